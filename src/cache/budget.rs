@@ -11,6 +11,7 @@ use crate::error::Error;
 use crate::memory::block_size;
 use crate::server::base::clock::Now;
 use crate::server::base::main_thread::MainThread;
+use crate::server::base::random;
 use crate::server::base::slice::Slice;
 use crate::server::handles::context::Ctx;
 use crate::server::handles::key::TypedKey;
@@ -23,12 +24,27 @@ use crate::server::services::deferred::ServerEvent;
 use crate::server::services::native::{key_usage, value_usage};
 use crate::server::services::slots::{contains, is_in_cluster, slot_of};
 use std::sync::atomic::{AtomicBool, Ordering};
-use xxhash_rust::xxh3::xxh3_64;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 static ENTRIES: MainThread<Sieve> = MainThread::new();
 
 /// Simulations that say how the hand of [`ENTRIES`] is to move.
-static MINIATURES: MainThread<Miniatures> = MainThread::new();
+static SIMULATION: MainThread<Simulation> = MainThread::new();
+
+struct Simulation {
+    miniatures: Miniatures,
+    /// The seed of the hashes of names: clients cannot choose which keys are sampled.
+    seed: u64,
+}
+
+impl Default for Simulation {
+    fn default() -> Self {
+        Self {
+            miniatures: Miniatures::default(),
+            seed: random::secret(),
+        }
+    }
+}
 
 /// The other work of the budget.
 static WORK: MainThread<BudgetWork> = MainThread::new();
@@ -193,7 +209,7 @@ fn forget_position(entry: &CacheEntry) {
     }
 }
 
-/// A key was read. `entry`: what it holds.
+/// A key was read. `entry`: what it holds, or nothing, so that the client is about to store an entry.
 #[inline]
 pub(super) fn key_is_read(name: &ServerString<'_>, entry: Option<&CacheEntry>) {
     if let Some(position) = entry.and_then(|entry| entry.tag.position()) {
@@ -208,9 +224,10 @@ pub(super) fn key_is_read(name: &ServerString<'_>, entry: Option<&CacheEntry>) {
 fn simulate_read(name: &ServerString<'_>, max: u64) {
     let mut entries = ENTRIES.get();
     if let Some(bytes_of_one) = entries.bytes().checked_div(entries.entries()) {
-        let hash = xxh3_64(name.bytes());
-        let returns_early = MINIATURES.get().read(hash, max / bytes_of_one.max(1));
-        entries.set_early_return(returns_early);
+        let simulation = &mut *SIMULATION.get();
+        let hash = xxh3_64_with_seed(name.bytes(), simulation.seed);
+        let capacity = max / bytes_of_one.max(1);
+        entries.set_early_return(simulation.miniatures.read(hash, capacity));
     }
 }
 

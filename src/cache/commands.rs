@@ -86,10 +86,9 @@ pub(super) fn get(call: &Call<'_>) -> Answer {
 /// `LEASE`: how long only this client may rebuild the entry, 1 ms to 10 years. `EARLY`: one client rebuilds the entry when
 /// less fresh time is left, 0 ms to 10 years. `BETA`: the same at random, with a factor of 0 to 1000. `SLIDE`: a hit keeps the
 /// entry fresh for this time again, 1 ms to 10 years. `GUARD`: a filter that contains all items of the source. `BREAKER`: the
-/// name of what the loader asks, 1 to 128 bytes; after this many failures in a row, 1 to 1000000, no lease is granted for this
-/// time, 1 ms to 1 day. `BLOCK`: how
-/// long the client waits, 0 (without limit) to 10 years. Replies with `[state, value | nil, n]`. Errors: `WRONGTYPE`, of
-/// either key.
+/// name of the data source that the loader queries, 1 to 128 bytes; after this many failures in a row, 1 to 1000000, no lease is
+/// granted for this time, 1 ms to 1 day. `BLOCK`: how long the client waits, 0 (without limit) to 10 years. Replies with
+/// `[state, value | nil, n]`. Errors: `WRONGTYPE`, of either key.
 ///
 /// The states are those of Facebook's leases: Nishtala et al., "Scaling Memcache at Facebook", NSDI 2013.
 pub(super) fn fetch(call: &Call<'_>) -> Answer {
@@ -179,7 +178,9 @@ pub(super) fn fetch(call: &Call<'_>) -> Answer {
         edit = open_to_read(ctx, &name)?;
     }
     let entry = if reply.has_value { edit.entry() } else { None };
-    budget::key_is_read(&name, entry.as_deref());
+    if reply.has_value || reply.token().is_some() {
+        budget::key_is_read(&name, entry.as_deref());
+    }
     let value = entry.as_deref().and_then(|entry| entry.value());
     Ok(ctx.send_fetched(reply.state.word(), value, reply.n))
 }

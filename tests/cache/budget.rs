@@ -482,6 +482,39 @@ fn a_full_cache_evicts_what_nobody_reads() {
     assert_counted(&server);
 }
 
+/// With the order of SIEVE alone, the popular keys of yesterday stay, and those of today find no place beside keys that are read once.
+#[test]
+fn new_popular_keys_replace_the_old_ones() {
+    const ENTRIES: i64 = 4000;
+    let (server, mut client) = server_and_client();
+    let value = "v".repeat(100);
+    let store = |key: &String| format!("CACHE.SET {key} {value} PX 6000000");
+    client.must(&store(&"popular:0:1000".to_owned()));
+    set_budget(&mut client, &(ENTRIES * counted(&server).1).to_string());
+    let mut read = |day: u32, round: u32| {
+        let popular = (0..2500).map(|number| format!("popular:{day}:{number}"));
+        let once = (0..800).map(|number| format!("once:{day}:{round}:{number}"));
+        let keys: Vec<String> = popular.chain(once).collect();
+        let mut hits = 0;
+        for keys in keys.chunks(100) {
+            let replies = client.run_all(keys.iter().map(|key| format!("CACHE.GET {key}")));
+            let missing = keys
+                .iter()
+                .zip(&replies)
+                .filter(|(_, value)| value.is_nil());
+            let stores: Vec<String> = missing.map(|(key, _)| store(key)).collect();
+            hits += keys.len() - stores.len();
+            client.run_all(stores);
+        }
+        hits
+    };
+    for day in 0..2 {
+        let hits: Vec<usize> = (0..15).map(|round| read(day, round)).collect();
+        assert!(hits[14] > 2400, "day {day}: {hits:?}");
+    }
+    assert_counted(&server);
+}
+
 /// The queue of the eviction moves the entries that stay into fewer blocks of names. On a replica, too.
 #[test]
 fn entries_that_stay_among_many_that_go_are_counted_and_evicted() {

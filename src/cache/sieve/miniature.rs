@@ -5,21 +5,28 @@
 //!
 //! The hand of SIEVE passes old entries once in a long time. That suits keys that stay popular. If other keys become popular, a hand
 //! that [returns early](super::Sieve::set_early_return) removes the former ones soon, about as LRU does.
+//!
+//! A miniature stores a key at each miss. It does not see expiry, deletions, the sizes of entries, or stores without a read.
 
 use super::EARLY_TENTHS;
 
 /// The most entries of a miniature: a read looks at all of them.
 const MOST_ENTRIES: u64 = 512;
 
-/// The least number of keys of which one is sampled.
-const LEAST_SAMPLING: u64 = 8;
+/// Of a large cache, a miniature has at least this many entries.
+const LEAST_ENTRIES: u64 = MOST_ENTRIES / 4;
 
-/// By how many misses one way can be ahead. After a change of the load, the other way needs so many misses less to be preferred.
+/// At most one key in 2^3 = 8 is sampled: to simulate a read of a small cache takes longer than the read's other bookkeeping.
+const LEAST_SAMPLING_BITS: u32 = 3;
+
+/// The limit of the lead. After a change of the load, the hand follows the other miniature when this has had so many misses less.
 const MOST_LEAD: i32 = 64;
 
 /// Two miniatures of a cache.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Miniatures {
+    /// A key is sampled if so many bits of its hash are 0.
+    sampling_bits: u32,
     /// Its hand moves as that of SIEVE.
     plain: Miniature,
     /// Its hand returns early.
@@ -28,14 +35,25 @@ pub struct Miniatures {
     lead: i32,
 }
 
+impl Default for Miniatures {
+    fn default() -> Self {
+        Self {
+            sampling_bits: LEAST_SAMPLING_BITS,
+            plain: Miniature::default(),
+            early: Miniature::default(),
+            lead: 0,
+        }
+    }
+}
+
 /// The hashes of sampled keys, the oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Miniature {
     hashes: Vec<u64>,
     used: Vec<bool>,
-    /// The index that the hand comes to next.
+    /// The next index of the hand.
     hand: usize,
-    /// How many entries were added since the hand was at the oldest one.
+    /// How many entries were added since the last return of the hand.
     arrivals: u64,
 }
 
@@ -44,12 +62,26 @@ impl Miniatures {
     /// is to return early.
     #[inline]
     pub fn read(&mut self, hash: u64, capacity: u64) -> bool {
-        let sampling = capacity.div_ceil(MOST_ENTRIES).next_power_of_two();
-        let sampling = sampling.max(LEAST_SAMPLING);
-        if hash & (sampling - 1) == 0 {
-            self.simulate(hash, (capacity / sampling) as usize);
+        let share = capacity >> self.sampling_bits;
+        let is_small = share < LEAST_ENTRIES && self.sampling_bits > LEAST_SAMPLING_BITS;
+        if share > MOST_ENTRIES || is_small {
+            self.resample(capacity);
+        }
+        if hash & ((1 << self.sampling_bits) - 1) == 0 {
+            self.simulate(hash, (capacity >> self.sampling_bits) as usize);
         }
         self.lead > 0
+    }
+
+    /// Begins with empty miniatures of at most [`MOST_ENTRIES`], and at least half as many if the cache is large.
+    #[cold]
+    fn resample(&mut self, capacity: u64) {
+        let sampling = capacity.div_ceil(MOST_ENTRIES).next_power_of_two();
+        *self = Self {
+            sampling_bits: sampling.ilog2().max(LEAST_SAMPLING_BITS),
+            lead: self.lead,
+            ..Self::default()
+        };
     }
 
     fn simulate(&mut self, hash: u64, capacity: usize) {
@@ -97,5 +129,77 @@ impl Miniature {
     fn put_hand_at_oldest(&mut self) {
         self.hand = 0;
         self.arrivals = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A pseudorandom hash: SplitMix64.
+    fn hash(number: u64) -> u64 {
+        let state = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mixed = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ mixed >> 31
+    }
+
+    fn sizes(miniatures: &Miniatures) -> [usize; 2] {
+        [&miniatures.plain, &miniatures.early].map(|miniature| miniature.hashes.len())
+    }
+
+    #[test]
+    fn miniatures_have_a_share_of_the_capacity_that_is_small_and_not_tiny() {
+        let mut miniatures = Miniatures::default();
+        for capacity in [0, 1, 7, 100, 5000, 100_000, 1 << 40, 3000, 1 << 54, 2, 0] {
+            for number in 0..200_000 {
+                miniatures.read(hash(number) & !0_u64 << (number % 60), capacity);
+                let share = (capacity >> miniatures.sampling_bits) as usize;
+                assert!(sizes(&miniatures).iter().all(|size| *size <= share.max(1)));
+            }
+            let share = capacity >> miniatures.sampling_bits;
+            assert!(share <= MOST_ENTRIES);
+            assert!(share >= LEAST_ENTRIES || capacity < 8 * LEAST_ENTRIES);
+        }
+    }
+
+    #[test]
+    fn a_small_change_of_the_capacity_empties_no_miniature() {
+        let mut miniatures = Miniatures::default();
+        let mut read_all = |capacity: u64| {
+            for number in 0..1 << 20 {
+                miniatures.read(hash(number), capacity);
+            }
+            sizes(&miniatures)
+        };
+        let limit = 64 * MOST_ENTRIES;
+        assert_eq!(read_all(limit), [512; 2]);
+        assert_eq!(read_all(limit + 63), [512; 2]);
+        assert_eq!(read_all(limit + 64), [256; 2]);
+        assert_eq!(
+            read_all(limit),
+            [256; 2],
+            "as many keys are sampled as before"
+        );
+        assert_eq!(read_all(limit / 2), [128; 2]);
+        assert_eq!(read_all(limit / 2 - 1), [511; 2]);
+    }
+
+    #[test]
+    fn the_hand_returns_early_as_soon_as_that_has_fewer_misses() {
+        let mut miniatures = Miniatures::default();
+        let read = |miniatures: &mut Miniatures, number: u64| miniatures.read(number << 3, 800);
+        // Sixty keys stay popular, beside keys that are read once.
+        for round in 0..50 {
+            for number in (0..60).chain((0..20).map(|once| 1000 + round * 20 + once)) {
+                assert!(!read(&mut miniatures, number));
+            }
+        }
+        // Then sixty others are.
+        let mut rounds = (0..50).filter(|round| {
+            let keys = (100..160).chain((0..20).map(|once| 9000 + round * 20 + once));
+            keys.fold(false, |_, number| read(&mut miniatures, number))
+        });
+        assert!(rounds.next().is_some());
     }
 }

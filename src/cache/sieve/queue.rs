@@ -20,11 +20,11 @@ pub(super) struct Queue {
     pub(super) number: u32,
     pub(super) oldest: u32,
     pub(super) newest: u32,
-    /// The batch and the index that the hand comes to next. `NO_BATCH`: the oldest entry.
+    /// The batch and the index of the next position of the hand. `NO_BATCH`: behind the newest entry.
     pub(super) hand: (u32, u32),
-    /// How many entries were added since the hand was at the oldest one.
+    /// How many entries were added since the last return of the hand.
     pub(super) arrivals: u64,
-    /// How often the hand has come to the end since it found an entry.
+    /// How often the hand has passed the newest entry since it found an entry to evict.
     pub(super) laps: u32,
     /// The sections by their numbers, which are in the batches.
     pub(super) totals: Vec<SectionTotals>,

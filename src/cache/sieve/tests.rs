@@ -112,7 +112,8 @@ fn the_queue_is_a_list_with_a_hand() {
                     );
                     hand.arrivals += 1;
                     hand.return_from_end(list.len());
-                    if returns_early && 10 * hand.arrivals > 7 * list.len() {
+                    if returns_early && 10 * hand.arrivals as u64 > EARLY_TENTHS * list.len() as u64
+                    {
                         hand = Hand::default();
                     }
                     list.push((position, section, key, bytes, false));
@@ -377,7 +378,7 @@ impl Lru {
 }
 
 #[test]
-fn the_cache_is_no_worse_than_lru_and_better_if_the_same_keys_stay_popular() {
+fn the_hits_are_within_2_percent_of_lru_and_more_if_the_same_keys_stay_popular() {
     let (keys, capacity, steps) = (20_000_u64, 2000, 300_000);
     // A Zipf distribution by rejection-free inversion of a table.
     let mut sums = Vec::new();
@@ -408,6 +409,7 @@ fn the_cache_is_no_worse_than_lru_and_better_if_the_same_keys_stay_popular() {
             cache.moved <= cache.evicted,
             "moves are rarer than evictions"
         );
+        println!("{most} bytes an entry");
         cache.hits as f64 / lru.hits as f64
     };
     let zipf = load(|_, rank| rank);
