@@ -124,7 +124,7 @@ asan: ## the pure state machines under AddressSanitizer (TESTS=deadlock)
 audit: ## licenses and sources of all crates, and advisories if cargo-deny is installed
 	@scripts/audit
 
-msrv: ## build the module with the version of Rust that Cargo.toml names, the oldest supported one (rustup)
+msrv: ## build the module and clients/rust, each with the oldest version of Rust that it supports (rustup)
 	@scripts/msrv
 
 lint: ## formatting, clippy and the words of the documentation; warnings are errors

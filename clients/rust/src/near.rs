@@ -96,9 +96,10 @@ impl Entries {
         self.next_number += 1;
         self.by_number.insert(number, Arc::clone(&key));
         self.by_key.insert(key, (entry, number));
-        while self.len() > most
-            && let Some((_, oldest)) = self.by_number.pop_first()
-        {
+        while self.len() > most {
+            let Some((_, oldest)) = self.by_number.pop_first() else {
+                break;
+            };
             self.by_key.remove(&oldest);
         }
     }
