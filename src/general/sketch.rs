@@ -21,15 +21,18 @@ pub struct HotKey {
 }
 
 /// The keys with the largest counts, at most [`MAX_KEYS`]. A key whose true count is above 1/64 of the sum of all counts is in the
-/// sketch.
+/// sketch. The counts of databases that were cleared one by one belong to this sum.
 #[derive(Debug, Default)]
 pub struct SpaceSaving {
     keys: Vec<HotKey>,
+    /// The largest count of a key that was displaced. No key outside the sketch has a larger true count, and no key in the sketch
+    /// has a smaller count.
+    floor: u64,
 }
 
 impl SpaceSaving {
-    /// Adds to the count of a key. If the sketch is full, a new key takes the place and the count of the key with the smallest
-    /// count.
+    /// Adds to the count of a key. If the sketch is full, a new key displaces the key with the smallest count. A new key may be one
+    /// that was displaced before, so it begins with the largest count that it can have had.
     pub fn add(&mut self, db: i32, name: &[u8], count: u64) {
         if name.len() > MAX_NAME_BYTES {
             return;
@@ -39,16 +42,18 @@ impl SpaceSaving {
             key.count = key.count.saturating_add(count);
             return;
         }
-        let new = |error: u64| HotKey {
+        let new = |floor: u64| HotKey {
             db,
             name: name.into(),
-            count: error.saturating_add(count),
-            error,
+            count: floor.saturating_add(count),
+            error: floor,
         };
         if self.keys.len() < MAX_KEYS {
-            self.keys.push(new(0));
+            // Other keys were displaced earlier if a database was cleared since.
+            self.keys.push(new(self.floor));
         } else if let Some(least) = self.keys.iter_mut().min_by_key(|key| key.count) {
-            *least = new(least.count);
+            self.floor = least.count;
+            *least = new(self.floor);
         }
     }
 
@@ -62,8 +67,9 @@ impl SpaceSaving {
     /// Forgets the keys of a database; `None`: of all databases.
     pub fn clear(&mut self, db: Option<i32>) {
         match db {
+            // The floor stays: it is also that of the keys of other databases.
             Some(db) => self.keys.retain(|key| key.db != db),
-            None => self.keys.clear(),
+            None => *self = Self::default(),
         }
     }
 
@@ -129,53 +135,148 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
-    type Counts = BTreeMap<(i32, Vec<u8>), u64>;
+    /// Exact counts.
+    #[derive(Default)]
+    struct ExactCounts {
+        keys: BTreeMap<(i32, Vec<u8>), u64>,
+        /// The sum of all counts, those of forgotten keys included.
+        sum: u64,
+    }
+
+    impl ExactCounts {
+        fn add(&mut self, db: i32, name: &[u8], count: u64) {
+            *self.keys.entry((db, name.to_vec())).or_default() += count;
+            self.sum += count;
+        }
+
+        fn clear(&mut self, db: Option<i32>) {
+            self.keys.retain(|key, _| db.is_some_and(|db| key.0 != db));
+            if db.is_none() {
+                self.sum = 0;
+            }
+        }
+
+        fn swap(&mut self, first: i32, second: i32) {
+            let keys = std::mem::take(&mut self.keys).into_iter();
+            let swapped = |db: i32| match db {
+                db if db == first => second,
+                db if db == second => first,
+                db => db,
+            };
+            self.keys = keys
+                .map(|((db, name), count)| ((swapped(db), name), count))
+                .collect();
+        }
+    }
 
     /// Panics unless the sketch keeps its promises about these exact counts.
-    fn check(sketch: &SpaceSaving, exact: &Counts) {
+    fn check(sketch: &SpaceSaving, exact: &ExactCounts) {
         let keys = sketch.sorted();
         assert!(keys.len() <= MAX_KEYS && keys.is_sorted_by(|one, two| one.count >= two.count));
-        let total: u64 = exact.values().sum();
-        assert_eq!(keys.iter().map(|key| key.count).sum::<u64>(), total);
+        assert!(keys.iter().map(|key| key.count).sum::<u64>() <= exact.sum);
+        let most = exact.sum / MAX_KEYS as u64;
         for key in &keys {
-            let real = exact[&(key.db, key.name.to_vec())];
+            let real = exact.keys[&(key.db, key.name.to_vec())];
             assert!(
                 key.count >= real && key.count - key.error <= real,
                 "{key:?} {real}"
             );
-            assert!(key.error <= total / MAX_KEYS as u64);
+            assert!(key.error <= most, "{key:?} {most}");
         }
-        for ((db, name), real) in exact {
+        for ((db, name), real) in &exact.keys {
             let is_in = keys.iter().any(|key| key.db == *db && *key.name == **name);
-            assert!(is_in || *real <= total / MAX_KEYS as u64, "{name:?} {real}");
+            assert!(is_in || *real <= most, "{name:?} {real}");
         }
+    }
+
+    /// A change of a sketch.
+    #[derive(Debug, Clone)]
+    enum SketchStep {
+        /// Counts of this database: each a name and a number.
+        Add(i32, Vec<(u8, u64)>),
+        Clear(Option<i32>),
+        Swap(i32, i32),
+    }
+
+    fn step() -> impl Strategy<Value = SketchStep> {
+        // Small names are frequent.
+        let name = (0..200u8, 0..200u8).prop_map(|(one, other)| one.min(other));
+        let counts = prop::collection::vec((name, 1..50u64), 1..200);
+        prop_oneof![
+            8 => (0..3i32, counts).prop_map(|(db, counts)| SketchStep::Add(db, counts)),
+            3 => (0..3i32).prop_map(|db| SketchStep::Clear(Some(db))),
+            1 => Just(SketchStep::Clear(None)),
+            2 => (0..3i32, 0..3i32).prop_map(|(first, second)| SketchStep::Swap(first, second)),
+        ]
     }
 
     proptest! {
         #[test]
         fn counts_differ_from_exact_counts_by_no_more_than_the_error(
-            events in proptest::collection::vec((0..2i32, 0..200u8, 0..200u8, 1..50u64), 0..2000)
+            steps in prop::collection::vec(step(), 0..30)
         ) {
-            let (mut sketch, mut exact) = (SpaceSaving::default(), Counts::new());
-            for (db, one, other, count) in events {
-                let name = [one.min(other)]; // small numbers are frequent
-                sketch.add(db, &name, count);
-                *exact.entry((db, name.to_vec())).or_default() += count;
+            let (mut sketch, mut exact) = (SpaceSaving::default(), ExactCounts::default());
+            for step in steps {
+                match step {
+                    SketchStep::Add(db, counts) => for (name, count) in counts {
+                        sketch.add(db, &[name], count);
+                        exact.add(db, &[name], count);
+                    },
+                    SketchStep::Clear(db) => {
+                        sketch.clear(db);
+                        exact.clear(db);
+                    }
+                    SketchStep::Swap(first, second) => {
+                        sketch.swap(first, second);
+                        exact.swap(first, second);
+                    }
+                }
+                check(&sketch, &exact);
             }
-            check(&sketch, &exact);
         }
     }
 
     #[test]
+    fn the_counts_of_one_dataset_add_up_to_the_exact_sum() {
+        let (mut sketch, mut exact) = (SpaceSaving::default(), ExactCounts::default());
+        for round in 0..10_000_u64 {
+            let name = ((round * round) as u16 % 1000).to_be_bytes();
+            sketch.add(0, &name, 1 + round % 7);
+            exact.add(0, &name, 1 + round % 7);
+        }
+        check(&sketch, &exact);
+        let counts = sketch.sorted().into_iter().map(|key| key.count);
+        assert_eq!(counts.sum::<u64>(), exact.sum);
+    }
+
+    #[test]
     fn few_keys_are_counted_exactly() {
-        let (mut sketch, mut exact) = (SpaceSaving::default(), Counts::new());
+        let (mut sketch, mut exact) = (SpaceSaving::default(), ExactCounts::default());
         for round in 0..1000_u64 {
             let name = [(round * round % 64) as u8];
             sketch.add(0, &name, 1);
-            *exact.entry((0, name.to_vec())).or_default() += 1;
+            exact.add(0, &name, 1);
         }
         check(&sketch, &exact);
         assert!(sketch.sorted().iter().all(|key| key.error == 0));
+    }
+
+    #[test]
+    fn a_key_that_returns_after_another_database_was_cleared_keeps_its_count() {
+        let mut sketch = SpaceSaving::default();
+        sketch.add(0, b"k", 10);
+        for number in 0..MAX_KEYS as u8 {
+            sketch.add(1, &[number], 11);
+        }
+        assert!(sketch.sorted().iter().all(|key| key.db == 1));
+        sketch.clear(Some(1));
+        sketch.add(0, b"k", 1);
+        let found = sketch.sorted()[0];
+        assert_eq!((found.count, found.error), (11, 10));
+        sketch.clear(None);
+        sketch.add(0, b"k", 1);
+        let found = sketch.sorted()[0];
+        assert_eq!((found.count, found.error), (1, 0));
     }
 
     #[test]
