@@ -39,7 +39,7 @@ pub(super) fn set(call: &Call<'_>) -> Answer {
     Ok(Reply::Ok)
 }
 
-/// `DELAY.ADD key id PX ms | PXAT unix-ms [NX | XX] VALUES field value [field value ...]`
+/// `DELAY.ADD key id (PX ms | PXAT unix-ms) [NX | XX] VALUES field value [field value ...]`
 ///
 /// `id`: 1 to 512 bytes. `PX`: the delay, 0 ms to 10 years. `PXAT`: the due time, 0 to 10 years from now. `NX`: only if no
 /// message has the id; `XX`: only if one has. Replies 1 (the message is new), 0 (it replaced one that was not delivered), or

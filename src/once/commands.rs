@@ -163,8 +163,8 @@ fn serve_first_key(call: &Call<'_>, now: Now) {
 
 /// `ONCE.INFO key`
 ///
-/// Replies with a map. The reply is nil if the key does not exist. `lease_ms` is there while the work is busy, `ttl_ms` when it
-/// is done. Error: `WRONGTYPE`.
+/// Replies with a map. The reply is nil if the key does not exist, or if its lease or its result has ended and the server has not
+/// removed the key yet. `lease_ms` is there while the work is busy, `ttl_ms` when it is done. Error: `WRONGTYPE`.
 pub(super) fn info(call: &Call<'_>) -> Answer {
     let (ctx, name) = (call.ctx, call.name(0));
     let db = ctx.db();
