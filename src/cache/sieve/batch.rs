@@ -1,5 +1,6 @@
 //! Batches of names: each name without the beginning that it shares with the name before it, so that an entry takes some ten bytes.
 
+use crate::codec::{Reader, put_bytes, put_uint};
 use std::num::NonZeroU32;
 
 /// The position of an entry in the queue: 30 bits.
@@ -41,8 +42,8 @@ pub(super) const BATCH_NAMES: u32 = 64;
 /// Up to 64 names.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
-    /// The names, the oldest first: the length of the beginning that is that of the name before, the length of the rest, the
-    /// number of the section, the rest.
+    /// The names, the oldest first: the length of the beginning that is that of the name before, the number of the section, and
+    /// the rest as a byte string, all in the encoding of [`crate::codec`].
     pub(super) names: Vec<u8>,
     /// The indexes whose names are in `names`.
     pub(super) kept: u64,
@@ -76,16 +77,20 @@ impl Batch {
 
     /// Calls `see` with index, number of the section and name of each name, in order.
     pub(super) fn each_name(&self, mut see: impl FnMut(u32, u32, &[u8])) {
-        let (mut input, mut key, mut kept) = (&self.names[..], Vec::new(), self.kept);
+        let (mut names, mut key, mut kept) = (Reader::new(&self.names), Vec::new(), self.kept);
         while kept != 0 {
             let index = kept.trailing_zeros();
             kept &= kept - 1;
-            let [shared, rest, number] = [(); 3].map(|()| take_number(&mut input));
+            let mut number = || names.uint(0, u32::MAX.into());
+            let (Ok(shared), Ok(section)) = (number(), number()) else {
+                return; // never: `names` has the name of each index in `kept`
+            };
+            let Ok(rest) = names.bytes(0, usize::MAX) else {
+                return;
+            };
             key.truncate(shared as usize);
-            let (bytes, others) = input.split_at(rest as usize);
-            key.extend_from_slice(bytes);
-            input = others;
-            see(index, number, &key);
+            key.extend_from_slice(rest);
+            see(index, section as u32, &key);
         }
     }
 }
@@ -96,30 +101,7 @@ pub(super) fn put_name(out: &mut Vec<u8>, last: &[u8], key: &[u8], section: u32)
         .zip(key)
         .take_while(|(one, other)| one == other)
         .count();
-    for number in [shared as u32, (key.len() - shared) as u32, section] {
-        put_number(out, number);
-    }
-    out.extend_from_slice(&key[shared..]);
-}
-
-/// LEB128.
-fn put_number(out: &mut Vec<u8>, mut number: u32) {
-    while number >= 0x80 {
-        out.push(number as u8 | 0x80);
-        number >>= 7;
-    }
-    out.push(number as u8);
-}
-
-fn take_number(input: &mut &[u8]) -> u32 {
-    let (mut number, mut shift) = (0, 0);
-    while let [byte, rest @ ..] = *input {
-        *input = rest;
-        number |= u32::from(byte & 0x7f) << shift;
-        if byte & 0x80 == 0 {
-            break;
-        }
-        shift += 7;
-    }
-    number
+    put_uint(out, shared as u64);
+    put_uint(out, section.into());
+    put_bytes(out, &key[shared..]);
 }
