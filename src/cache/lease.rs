@@ -93,8 +93,9 @@ pub struct Leases {
     seed: u64,
     last_token: u64,
     slot_of: fn(&[u8]) -> u16,
-    /// The leases, and the backoffs. A key has one of both at most.
-    tables: [Table; 2],
+    leases: Table,
+    /// The backoffs. A key is in at most one of the two tables.
+    backoffs: Table,
     /// The leases that ended up to this one have been checked by [`Leases::next_timeout`].
     timed_out: End,
 }
@@ -254,14 +255,15 @@ impl Leases {
             seed,
             last_token,
             slot_of,
-            tables: Default::default(),
+            leases: Table::default(),
+            backoffs: Table::default(),
             timed_out: (0, 0),
         }
     }
 
     /// The number of leases and backoffs, ended ones included.
     pub fn len(&self) -> usize {
-        self.tables.iter().map(|table| table.live).sum()
+        self.leases.live + self.backoffs.live
     }
 
     /// Whether there is none.
@@ -280,7 +282,7 @@ impl Leases {
     /// The number of leases that have not ended at this time (Unix ms). Takes time in proportion to the number of leases in the table,
     /// ended ones included.
     pub fn count_active(&self, now: u64) -> usize {
-        let leases = self.table(false).by_key.values();
+        let leases = self.leases.by_key.values();
         let leases = leases.flat_map(LinearHash::iter);
         leases.filter(|found| found.lease.until > now).count()
     }
@@ -291,9 +293,8 @@ impl Leases {
             return None;
         }
         let (section, hash) = (self.section(db, key), self.hash(key));
-        self.tables
-            .iter()
-            .find_map(|table| table.get(section, hash))
+        let lease = self.leases.get(section, hash);
+        lease.or_else(|| self.backoffs.get(section, hash))
     }
 
     /// The status of the key's lease at this time (Unix ms).
@@ -325,24 +326,24 @@ impl Leases {
 
     /// The same as [`Leases::is_current`] for a key of the table.
     pub fn is_current_at(&self, LeaseKey(section, hash): LeaseKey, token: u64) -> bool {
-        let lease = self.table(false).get(section, hash);
+        let lease = self.leases.get(section, hash);
         lease.is_some_and(|lease| lease.token == token)
     }
 
     /// Sets or removes the breaker of a key's lease.
     pub fn set_breaker(&mut self, LeaseKey(section, hash): LeaseKey, terms: Option<BreakerTerms>) {
-        if let Some(lease) = self.table_mut(false).get_mut(section, hash) {
+        if let Some(lease) = self.leases.get_mut(section, hash) {
             lease.breaker = terms;
         }
     }
 
     /// The lease of a key, if it has a breaker, its time has run out (Unix ms), and it was not returned before.
     pub fn time_out(&mut self, db: i32, key: &[u8], now: u64) -> Option<Lease> {
-        if self.table(false).live == 0 {
+        if self.leases.live == 0 {
             return None;
         }
         let LeaseKey(section, hash) = self.locate(db, key);
-        let lease = self.table_mut(false).get_mut(section, hash)?;
+        let lease = self.leases.get_mut(section, hash)?;
         (lease.until <= now).then(|| lease.time_out()).flatten()
     }
 
@@ -356,14 +357,13 @@ impl Leases {
     pub fn next_timeout(&mut self, now: u64, steps: &mut usize) -> Option<Lease> {
         while *steps > 0 {
             *steps -= 1;
-            let table = &mut self.tables[0];
             let behind = (Bound::Excluded(self.timed_out), Bound::Unbounded);
-            let next = table.by_end.range(behind).next();
+            let next = self.leases.by_end.range(behind).next();
             // No range up to `now`, which can be before the last one: a command's time is that at which it began.
             let (end, (section, hash)) = next.filter(|((until, _), _)| *until <= now)?;
             let (end, section, hash) = (*end, *section, *hash);
             self.timed_out = end;
-            if let Some(lease) = table.get_mut(section, hash)
+            if let Some(lease) = self.leases.get_mut(section, hash)
                 && (lease.until, lease.token) == end
                 && let Some(lease) = lease.time_out()
             {
@@ -408,11 +408,13 @@ impl Leases {
     pub fn grant(&mut self, db: i32, key: &[u8], lease: Lease, now: u64, most: usize) -> bool {
         let is_same = |own: &&Lease| own.is_backoff == lease.is_backoff;
         self.sweep(SWEPT_BY_GRANT);
-        while self.table(lease.is_backoff).live
-            - usize::from(self.get(db, key).filter(is_same).is_some())
-            >= most
-        {
-            if !self.table_mut(lease.is_backoff).forget_first(now) {
+        loop {
+            let own = usize::from(self.get(db, key).filter(is_same).is_some());
+            let table = self.table_of(&lease);
+            if table.live - own < most {
+                break;
+            }
+            if !table.forget_first(now) {
                 return false;
             }
         }
@@ -420,31 +422,39 @@ impl Leases {
         // After a step back of the clock, a lease can end before others that have ended.
         self.timed_out = self.timed_out.min((lease.until, 0));
         let (section, hash) = (self.section(db, key), self.hash(key));
-        self.table_mut(lease.is_backoff)
-            .insert(section, hash, lease);
+        self.table_of(&lease).insert(section, hash, lease);
         true
     }
 
-    fn table(&self, is_backoff: bool) -> &Table {
-        &self.tables[usize::from(is_backoff)]
+    /// The table for a lease or a backoff.
+    fn table_of(&mut self, lease: &Lease) -> &mut Table {
+        if lease.is_backoff {
+            &mut self.backoffs
+        } else {
+            &mut self.leases
+        }
     }
 
-    fn table_mut(&mut self, is_backoff: bool) -> &mut Table {
-        &mut self.tables[usize::from(is_backoff)]
+    fn tables_mut(&mut self) -> [&mut Table; 2] {
+        [&mut self.leases, &mut self.backoffs]
     }
 
     /// Checks `most` entries in the order of ends if there are stale ones, and removes the stale ones among them. Returns
     /// whether stale entries remain.
     pub fn sweep(&mut self, most: usize) -> bool {
-        self.tables.iter_mut().for_each(|table| table.sweep(most));
-        self.tables.iter().any(Table::has_stale)
+        self.leases.sweep(most);
+        self.backoffs.sweep(most);
+        self.leases.has_stale() || self.backoffs.has_stale()
     }
 
     /// Removes a key's lease or backoff.
     pub fn remove(&mut self, db: i32, key: &[u8]) -> Option<Lease> {
-        let is_backoff = self.get(db, key)?.is_backoff;
+        if self.is_empty() {
+            return None;
+        }
         let (section, hash) = (self.section(db, key), self.hash(key));
-        self.table_mut(is_backoff).remove(section, hash)
+        let lease = self.leases.remove(section, hash);
+        lease.or_else(|| self.backoffs.remove(section, hash))
     }
 
     /// Revokes a key's lease because the key has changed. A backoff goes on: the change says nothing about the loader.
@@ -457,11 +467,11 @@ impl Leases {
 
     /// The databases in which a key has a lease.
     pub fn databases_of(&self, key: &[u8]) -> Vec<i32> {
-        if self.table(false).live == 0 {
+        if self.leases.live == 0 {
             return Vec::new();
         }
         let (hash, slot) = (self.hash(key), (self.slot_of)(key));
-        let sections = &self.table(false).by_key;
+        let sections = &self.leases.by_key;
         let holds = |db: &i32| {
             let leases = sections.get(&(*db, slot));
             leases.is_some_and(|leases| leases.find(&hash).is_some())
@@ -471,7 +481,7 @@ impl Leases {
 
     /// Revokes the leases of all keys, because any of them may have changed. Backoffs go on.
     pub fn revoke_all(&mut self) {
-        self.table_mut(false).clear_all();
+        self.leases.clear_all();
     }
 
     /// Replaces a key's lease by a backoff until this time (Unix ms), unless there are `most` others that have not ended.
@@ -490,7 +500,7 @@ impl Leases {
     /// Forgets all leases and backoffs of these ranges of hash slots, in all databases: Valkey 9 has several in a cluster. The time does not
     /// depend on the number of leases.
     pub fn clear_slots(&mut self, ranges: &[(u16, u16)]) {
-        for table in &mut self.tables {
+        for table in self.tables_mut() {
             let dbs: Vec<i32> = databases(&table.by_key).collect();
             for db in dbs {
                 for (first, last) in ranges {
@@ -502,7 +512,7 @@ impl Leases {
 
     /// Forgets all leases and backoffs of a database; `None`: of all databases.
     pub fn clear(&mut self, db: Option<i32>) {
-        for table in &mut self.tables {
+        for table in self.tables_mut() {
             match db {
                 None => table.clear_all(),
                 Some(db) => table.clear((db, 0)..=(db, u16::MAX)),
