@@ -5,6 +5,7 @@
 //! keys with the same bits would share a lease. The probability that a hundred thousand keys contain such a pair is 10^-29.
 
 use super::breaker::{BreakerRequest, BreakerTerms};
+use super::sieve::CountedSection;
 use crate::linear_hash::{HashEntry, LinearHash};
 use crate::server::services::slots::{is_in_cluster, slot_of};
 use std::collections::BTreeMap;
@@ -81,9 +82,6 @@ pub enum LeaseOffer {
 /// The hash of a key.
 type KeyHash = [u8; 16];
 
-/// A database and, in a cluster, a hash slot of it.
-type Section = (i32, u16);
-
 /// The leases of a server.
 ///
 /// If many leases are cleared at once, their entries in the order of ends stay for a while: to find 100 000 entries there
@@ -102,7 +100,7 @@ pub struct Leases {
 
 /// A key of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LeaseKey(Section, KeyHash);
+pub struct LeaseKey(CountedSection, KeyHash);
 
 /// The lease of a key.
 #[derive(Debug)]
@@ -123,9 +121,9 @@ impl HashEntry for KeyLease {
 /// The leases, or the backoffs.
 #[derive(Debug, Default)]
 struct Table {
-    by_key: BTreeMap<Section, LinearHash<KeyLease>>,
+    by_key: BTreeMap<CountedSection, LinearHash<KeyLease>>,
     /// The key at each end and token. An entry is stale if the key's lease is another one or none.
-    by_end: BTreeMap<End, (Section, KeyHash)>,
+    by_end: BTreeMap<End, (CountedSection, KeyHash)>,
     /// The number of leases.
     live: usize,
     /// The search for stale entries continues behind this one.
@@ -133,8 +131,8 @@ struct Table {
 }
 
 /// The databases that have sections. Reads one section of each database.
-fn databases<T>(sections: &BTreeMap<Section, T>) -> impl Iterator<Item = i32> {
-    let from = |first: Bound<Section>| {
+fn databases<T>(sections: &BTreeMap<CountedSection, T>) -> impl Iterator<Item = i32> {
+    let from = |first: Bound<CountedSection>| {
         let next = sections.range((first, Bound::Unbounded)).next();
         next.map(|((db, _), _)| *db)
     };
@@ -149,19 +147,19 @@ type End = (u64, u64);
 const SWEPT_BY_GRANT: usize = 8;
 
 impl Table {
-    fn get(&self, section: Section, key: KeyHash) -> Option<&Lease> {
+    fn get(&self, section: CountedSection, key: KeyHash) -> Option<&Lease> {
         let found = self.by_key.get(&section)?.get(&key)?;
         Some(&found.lease)
     }
 
-    fn get_mut(&mut self, section: Section, key: KeyHash) -> Option<&mut Lease> {
+    fn get_mut(&mut self, section: CountedSection, key: KeyHash) -> Option<&mut Lease> {
         let leases = self.by_key.get_mut(&section)?;
         let found = leases.at_mut(leases.find(&key)?)?;
         Some(&mut found.lease)
     }
 
     /// Adds the lease of a key that has none.
-    fn insert(&mut self, section: Section, key: KeyHash, lease: Lease) {
+    fn insert(&mut self, section: CountedSection, key: KeyHash, lease: Lease) {
         self.by_end
             .insert((lease.until, lease.token), (section, key));
         let leases = self.by_key.entry(section).or_default();
@@ -169,7 +167,7 @@ impl Table {
         self.live += 1;
     }
 
-    fn remove(&mut self, section: Section, key: KeyHash) -> Option<Lease> {
+    fn remove(&mut self, section: CountedSection, key: KeyHash) -> Option<Lease> {
         let leases = self.by_key.get_mut(&section)?;
         let KeyLease { lease, .. } = leases.remove(leases.find(&key)?)?;
         // The sections of a cluster are many.
@@ -186,7 +184,7 @@ impl Table {
     }
 
     /// Whether an entry in the order of ends is that of the key's lease.
-    fn is_live(&self, end: End, section: Section, key: KeyHash) -> bool {
+    fn is_live(&self, end: End, section: CountedSection, key: KeyHash) -> bool {
         let lease = self.get(section, key);
         lease.is_some_and(|lease| (lease.until, lease.token) == end)
     }
@@ -220,8 +218,8 @@ impl Table {
     }
 
     /// Forgets the leases of these sections: their entries in the order of ends are stale now.
-    fn clear(&mut self, sections: impl RangeBounds<Section>) {
-        let cleared: Vec<Section> = self.by_key.range(sections).map(|(at, _)| *at).collect();
+    fn clear(&mut self, sections: impl RangeBounds<CountedSection>) {
+        let cleared: Vec<CountedSection> = self.by_key.range(sections).map(|(at, _)| *at).collect();
         for section in cleared {
             let leases = self.by_key.remove(&section);
             self.live -= leases.map_or(0, |leases| leases.len());
@@ -275,7 +273,7 @@ impl Leases {
         xxh3_128_with_seed(key, self.seed).to_ne_bytes()
     }
 
-    fn section(&self, db: i32, key: &[u8]) -> Section {
+    fn section(&self, db: i32, key: &[u8]) -> CountedSection {
         (db, (self.slot_of)(key))
     }
 
