@@ -107,7 +107,7 @@ pub fn wait<F: QueueService>(
         return false;
     };
     let key: Key = (ctx.db(), key.into());
-    F::hot().waits(key.0, &key.1);
+    F::hot().count_wait(key.0, &key.1);
     let deadline = (block_ms > 0).then(|| now.ms() + block_ms);
     let waiter = KeyWaiter {
         key: key.clone(),

@@ -169,7 +169,7 @@ pub(super) fn fetch(call: &Call<'_>) -> Answer {
         return Ok(Reply::Later);
     }
     if reply.must_wait() {
-        HOT.refuses(ctx, &name);
+        HOT.count_refusal(ctx, &name);
     }
     if step.slides {
         // Before the reply: after an error or a panic the client gets that, and nothing else.

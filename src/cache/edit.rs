@@ -145,7 +145,7 @@ impl<'k> KeyEdit<'k, CacheEntry> {
         };
         let before = EntryBefore::of(entry);
         let bytes = value.map_or(&[][..], ServerString::bytes);
-        HOT.stores(self.ctx, self.name, bytes.len());
+        HOT.count_stored_bytes(self.ctx, self.name, bytes.len());
         let expires = entry.store(new, bytes, now);
         before.followed_by(self.ctx, self.name.bytes(), entry);
         budget::entry_is_stored(entry);

@@ -325,7 +325,7 @@ impl<'k, K: FilterKind> FilterEdit<'k, K> {
             report(match (refused, added) {
                 (Some(error), _) => {
                     count_refusal(&error);
-                    HOT.refuses(ctx, name);
+                    HOT.count_refusal(ctx, name);
                     Err(error)
                 }
                 (None, Added::Full) => Err(Error::Internal),

@@ -43,41 +43,41 @@ impl HotKeys {
         }
     }
 
-    /// A client waits for a key.
-    pub fn waits(&self, db: i32, name: &[u8]) {
+    /// Counts a client that begins to wait for a key.
+    pub fn count_wait(&self, db: i32, name: &[u8]) {
         self.sketches.get().waits.add(db, name, 1);
     }
 
-    /// A request for a key of the selected database was refused. Most calls count down a number and do nothing else.
+    /// Counts a refused request for a key of the selected database. Most calls count down a number and do nothing else.
     #[inline(always)]
-    pub fn refuses(&self, ctx: Ctx<'_>, name: &ServerString<'_>) {
+    pub fn count_refusal(&self, ctx: Ctx<'_>, name: &ServerString<'_>) {
         let left = self.refusals_left.load(Ordering::Relaxed) - 1;
         self.refusals_left.store(left, Ordering::Relaxed);
         if left == 0 {
-            self.count_refusal(ctx, name);
+            self.sample_refusal(ctx, name);
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn count_refusal(&self, ctx: Ctx<'_>, name: &ServerString<'_>) {
+    fn sample_refusal(&self, ctx: Ctx<'_>, name: &ServerString<'_>) {
         let sketches = &mut *self.sketches.get();
         let (count, next) = sketches.refusal_sampler.choose();
         self.refusals_left.store(next, Ordering::Relaxed);
         sketches.refusals.add(ctx.db(), name.bytes(), count);
     }
 
-    /// A value of this size is stored at a key of the selected database.
+    /// Counts the bytes of a value that is stored at a key of the selected database, if the value is large.
     #[inline(always)]
-    pub fn stores(&self, ctx: Ctx<'_>, name: &ServerString<'_>, size: usize) {
+    pub fn count_stored_bytes(&self, ctx: Ctx<'_>, name: &ServerString<'_>, size: usize) {
         if size >= LARGE_VALUE_BYTES {
-            self.count_bytes(ctx, name, size);
+            self.add_bytes(ctx, name, size);
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn count_bytes(&self, ctx: Ctx<'_>, name: &ServerString<'_>, size: usize) {
+    fn add_bytes(&self, ctx: Ctx<'_>, name: &ServerString<'_>, size: usize) {
         let db = ctx.db();
         self.sketches.get().bytes.add(db, name.bytes(), size as u64);
     }

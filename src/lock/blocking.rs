@@ -48,7 +48,7 @@ pub(super) fn count_refusal<'k, 's: 'k>(
     keys: impl IntoIterator<Item = &'k ServerString<'s>>,
 ) {
     if *outcome == Outcome::Never || !options.may_wait(ctx) {
-        keys.into_iter().for_each(|key| HOT.refuses(ctx, key));
+        keys.into_iter().for_each(|key| HOT.count_refusal(ctx, key));
     }
 }
 
@@ -100,7 +100,7 @@ fn join(ctx: Ctx<'_>, now: Now, waiter: LockWaiter) -> Result<Ticket, Answer> {
     }
     let is_notified = waiter.listener.is_some();
     for (db, key) in &waiter.keys {
-        HOT.waits(*db, key);
+        HOT.count_wait(*db, key);
     }
     let ticket = handover.queues.push(waiter);
     let queues = &mut handover.queues;

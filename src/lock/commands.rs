@@ -87,7 +87,7 @@ fn acquire_key(
             .is_some_and(|lock| lock.plainly_refuses(owner, now.ms()))
     {
         SERVICE.get().handover.counters.refused += 1;
-        HOT.refuses(ctx, &name);
+        HOT.count_refusal(ctx, &name);
         return Ok(Reply::Nil);
     }
     let acquire = |key: &mut LockKey<'_>, service: &mut LockService| {
@@ -427,7 +427,7 @@ pub(super) fn upgrade(call: &Call<'_>) -> Answer {
         Upgraded::Busy if options.has(BLOCK) && ctx.may_block() => {}
         Upgraded::Busy => {
             SERVICE.get().handover.counters.refused += 1;
-            HOT.refuses(ctx, &name);
+            HOT.count_refusal(ctx, &name);
             return Ok(Reply::Nil);
         }
         Upgraded::NotHeld => return Ok(Reply::Nil),

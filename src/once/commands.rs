@@ -77,7 +77,7 @@ pub(super) fn begin(call: &Call<'_>) -> Answer {
                 return Ok(Reply::Later);
             }
             COUNTERS.busy.count();
-            HOT.refuses(ctx, &name);
+            HOT.count_refusal(ctx, &name);
             Ok(ctx.send_fetched("BUSY", None, left))
         }
     }
@@ -107,7 +107,7 @@ pub(super) fn done(call: &Call<'_>) -> Answer {
         DoneDecision::Store => {
             COUNTERS.done.count();
             HOLD_TIMES.count_between(token, now.micros());
-            HOT.stores(ctx, &name, result.len());
+            HOT.count_stored_bytes(ctx, &name, result.len());
             edit.store(&call.name(2), now.ms() + options.number_or(PX, 0));
         }
         DoneDecision::Repeated => edit.repeat(),

@@ -211,7 +211,7 @@ fn count_decision(
         RateVerdict::AllowedAfter(_) => COUNTERS.ahead.count(),
         RateVerdict::Retry(_) | RateVerdict::Never => {
             COUNTERS.limited.count();
-            HOT.refuses(ctx, name);
+            HOT.count_refusal(ctx, name);
         }
     }
 }

@@ -300,11 +300,11 @@ pub(super) fn count(ctx: Ctx<'_>, name: &ServerString<'_>, decision: &Decision<'
     match decision {
         Decision::Refused(StockRefusal::SoldOut) => {
             COUNTERS.sold_out.count();
-            HOT.refuses(ctx, name);
+            HOT.count_refusal(ctx, name);
         }
         Decision::Refused(StockRefusal::UserLimit) => {
             COUNTERS.user_limited.count();
-            HOT.refuses(ctx, name);
+            HOT.count_refusal(ctx, name);
         }
         Decision::Refused(_) => {}
         Decision::Repeated(_) => COUNTERS.duplicates.count(),
