@@ -24,7 +24,8 @@ pub(super) const RESET: OptionSet = 16384;
 /// The options of an early refresh.
 pub(super) const REFRESH: OptionSet = EARLY | BETA;
 
-/// The words of the options of `CACHE.FETCH`, and the number of their arguments. The key after `GUARD` is found by them.
+/// The words of the options of `CACHE.FETCH`, and the number of their arguments. The key after `GUARD` is found by them: an option
+/// that is missing here would hide it. A test compares them with the usage line and with [`OPTIONS`].
 pub(super) const FETCH_OPTIONS: &[(&str, usize)] = &[
     ("LEASE", 1),
     ("EARLY", 1),
@@ -123,4 +124,36 @@ fn beta(cursor: &mut Cursor<'_>) -> Result<u64, Error> {
         min: 0,
         max: MAX_BETA,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::table::TABLE;
+    use super::*;
+
+    #[test]
+    fn the_key_after_guard_is_found_by_the_options_of_the_usage_line() {
+        let fetch = TABLE.iter().find(|command| command.name == "CACHE.FETCH");
+        let usage = fetch.unwrap().usage.replace(['[', ']', '|'], " ");
+        let mut options: Vec<(&str, usize)> = Vec::new();
+        for word in usage.split_whitespace() {
+            if word.bytes().all(|byte| byte.is_ascii_uppercase()) {
+                options.push((word, 0));
+            } else if let Some((_, arguments)) = options.last_mut() {
+                *arguments += 1;
+            }
+        }
+        assert_eq!(options, FETCH_OPTIONS);
+    }
+
+    #[test]
+    fn the_key_after_guard_is_found_by_the_arguments_that_are_read() {
+        for (word, arguments) in FETCH_OPTIONS {
+            let words = [&[word.as_bytes()][..], &vec![&b"1"[..]; *arguments]].concat();
+            let mut cursor = Cursor::new(&words);
+            assert!(OPTIONS.read(&mut cursor, OptionSet::MAX).is_ok(), "{word}");
+            let mut cursor = Cursor::new(&words[..*arguments]);
+            assert!(OPTIONS.read(&mut cursor, OptionSet::MAX).is_err(), "{word}");
+        }
+    }
 }
