@@ -99,10 +99,10 @@ pub(super) fn cancel(call: &Call<'_>) -> Answer {
     }
     let name = call.name(0);
     let mut edit = DelayEdit::open(call.ctx, &name)?;
-    let cancelled = ids.iter().filter(|id| edit.cancel(id)).count() as u64;
+    let canceled = ids.iter().filter(|id| edit.cancel(id)).count() as u64;
     edit.close(c"delay.cancel");
-    COUNTERS.cancelled.add(cancelled);
-    Ok(Reply::int(cancelled))
+    COUNTERS.canceled.add(canceled);
+    Ok(Reply::int(canceled))
 }
 
 /// `DELAY.GET key id`

@@ -94,12 +94,12 @@ impl<'k> DelayEdit<'k> {
 
     /// Cancels a message. Returns whether there was one.
     pub(super) fn cancel(&mut self, id: &[u8]) -> bool {
-        let is_cancelled = self.queue().is_ok_and(|queue| queue.remove(id));
-        if is_cancelled {
-            persist::put_cancelled(&mut self.effects, id);
+        let is_canceled = self.queue().is_ok_and(|queue| queue.remove(id));
+        if is_canceled {
+            persist::put_canceled(&mut self.effects, id);
             self.is_changed = true;
         }
-        is_cancelled
+        is_canceled
     }
 
     /// Delivers due messages until the slice is over. An error: the stream takes no entry now.
@@ -170,7 +170,7 @@ impl<'k> DelayEdit<'k> {
             DelayEffect::Added(message, due) => {
                 self.put(message, due)?;
             }
-            DelayEffect::Cancelled(id) => {
+            DelayEffect::Canceled(id) => {
                 if !self.queue()?.remove(id) {
                     return Err(Error::BadEffect);
                 }

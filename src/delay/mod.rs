@@ -44,14 +44,14 @@ pub const FAMILY: Family = Family {
 struct DelayCounters {
     added: Counter,
     replaced: Counter,
-    cancelled: Counter,
+    canceled: Counter,
     delivered: Counter,
 }
 
 static COUNTERS: DelayCounters = DelayCounters {
     added: Counter::new(),
     replaced: Counter::new(),
-    cancelled: Counter::new(),
+    canceled: Counter::new(),
     delivered: Counter::new(),
 };
 

@@ -5,7 +5,7 @@
 //! effect  = 'Q' target arrivals delivered  the queue is new and has no messages
 //!         | 'S' target                     the queue has this stream; without a queue there is a new one
 //!         | 'A' due message                the message arrives, and replaces the one with its id
-//!         | 'C' id                         the message is cancelled
+//!         | 'C' id                         the message is canceled
 //!         | 'D' id ms seq                  the message is delivered, as this entry of the stream
 //!         | 'T' count                      the oldest entries of the stream were dropped, so many
 //!         | 'M' due arrival message        the message waits
@@ -41,8 +41,8 @@ pub enum DelayEffect<'a> {
     Set(Target),
     /// A message arrives that is due at this time.
     Added(PackedMessage<'a>, u64),
-    /// The message with this id is cancelled.
-    Cancelled(&'a [u8]),
+    /// The message with this id is canceled.
+    Canceled(&'a [u8]),
     /// The message with this id is delivered.
     Delivered(&'a [u8], EntryId),
     /// The number of the oldest entries of the stream that were dropped.
@@ -72,8 +72,8 @@ pub fn put_added(out: &mut Vec<u8>, message: PackedMessage<'_>, due: u64) {
     put_bytes(out, message.packed());
 }
 
-/// Appends [`DelayEffect::Cancelled`].
-pub fn put_cancelled(out: &mut Vec<u8>, id: &[u8]) {
+/// Appends [`DelayEffect::Canceled`].
+pub fn put_canceled(out: &mut Vec<u8>, id: &[u8]) {
     out.push(b'C');
     put_bytes(out, id);
 }
@@ -123,7 +123,7 @@ fn effect<'a>(reader: &mut Reader<'a>) -> Result<DelayEffect<'a>, Corrupt> {
             let due = number(reader)?;
             DelayEffect::Added(message(reader)?, due)
         }
-        b'C' => DelayEffect::Cancelled(reader.bytes(1, MAX_MESSAGE_ID_BYTES)?),
+        b'C' => DelayEffect::Canceled(reader.bytes(1, MAX_MESSAGE_ID_BYTES)?),
         b'D' => {
             let id = reader.bytes(1, MAX_MESSAGE_ID_BYTES)?;
             let ms = reader.uint(0, u64::MAX)?;

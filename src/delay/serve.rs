@@ -102,7 +102,7 @@ pub(super) fn info() -> Option<Vec<(&'static str, u64)>> {
         ("delay_messages", native::all_messages()),
         ("delay_added", COUNTERS.added.get()),
         ("delay_replaced", COUNTERS.replaced.get()),
-        ("delay_cancelled", COUNTERS.cancelled.get()),
+        ("delay_cancelled", COUNTERS.canceled.get()),
         ("delay_delivered", COUNTERS.delivered.get()),
         ("delay_stuck", native::stuck_queues()),
     ])

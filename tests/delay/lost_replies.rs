@@ -76,7 +76,7 @@ fn the_checker_finds_lost_and_repeated_messages() {
     assert!(!can_explain(&[Add(0, Some(1))], &[]));
     // A message is delivered twice.
     assert!(!can_explain(&[Add(0, None)], &[0, 0]));
-    // A cancelled or a replaced message is delivered.
+    // A canceled or a replaced message is delivered.
     assert!(!can_explain(&[Add(0, Some(1)), Cancel(Some(1))], &[0]));
     assert!(!can_explain(&[Add(0, None), Add(1, Some(0))], &[0, 1]));
     // A message is gone that no request removed.

@@ -78,7 +78,7 @@ fn follow(queue: &mut DelayQueue, effects: &[u8]) {
             DelayEffect::Added(message, due) => {
                 queue.put(message, due);
             }
-            DelayEffect::Cancelled(id) => assert!(queue.remove(id)),
+            DelayEffect::Canceled(id) => assert!(queue.remove(id)),
             DelayEffect::Delivered(id, _) => assert!(queue.deliver(id)),
             other => panic!("{other:?}"),
         }
@@ -134,7 +134,7 @@ proptest! {
                     prop_assert_eq!(queue.remove(&id), found.is_some());
                     if let Some(index) = found {
                         model.remove(index);
-                        persist::put_cancelled(&mut effects, &id);
+                        persist::put_canceled(&mut effects, &id);
                     }
                 }
                 Operation::Deliver { ms, most } => {
