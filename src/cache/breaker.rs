@@ -1,6 +1,6 @@
 //! The breakers: while a loader fails, no client asks it. A breaker counts the loads that were leased with its name, opens after
-//! several failures in a row, and lets one load through after a time. It knows no server, no clock and no randomness. Breakers
-//! are in memory only.
+//! several failures in a row, and lets one load through after a time. It uses no server, clock or randomness. Breakers are in
+//! memory only.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -144,7 +144,7 @@ impl<K> Breakers<K> {
         self.trips
     }
 
-    /// Forgets all breakers. The count of [`trips`](Self::trips) goes on.
+    /// Forgets all breakers. The count of [`trips`](Self::trips) stays.
     pub fn clear(&mut self) {
         self.numbers.clear();
         self.breakers.clear();

@@ -455,7 +455,7 @@ impl Leases {
         lease.or_else(|| self.backoffs.remove(section, hash))
     }
 
-    /// Revokes a key's lease because the key has changed. A backoff goes on: the change says nothing about the loader.
+    /// Revokes a key's lease because the key has changed. A backoff stays: the change says nothing about the loader.
     pub fn revoke(&mut self, db: i32, key: &[u8]) -> Option<Lease> {
         match self.get(db, key) {
             Some(lease) if !lease.is_backoff => self.remove(db, key),
@@ -477,7 +477,7 @@ impl Leases {
         databases(sections).filter(holds).collect()
     }
 
-    /// Revokes the leases of all keys, because any of them may have changed. Backoffs go on.
+    /// Revokes the leases of all keys, because any of them may have changed. Backoffs stay.
     pub fn revoke_all(&mut self) {
         self.leases.clear_all();
     }

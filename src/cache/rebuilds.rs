@@ -1,5 +1,5 @@
-//! The leases and the waiting clients of all keys: which client rebuilds an entry, and which clients wait for it. It knows no
-//! server, no clock and no randomness. All of it is beside the keyspace and in memory only.
+//! The leases and the waiting clients of all keys: which client rebuilds an entry, and which clients wait for it. It uses no
+//! server, clock or randomness. All of it is beside the keyspace and in memory only.
 
 use super::breaker::{BreakerRequest, BreakerState, Breakers, Trial};
 use super::lease::{Lease, LeaseKey, LeaseOffer, LeaseRequest, LeaseStatus, Leases};

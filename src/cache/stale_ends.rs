@@ -68,7 +68,7 @@ fn list(ctx: Ctx<'_>, key: &[u8], listed: &mut Listed, at: u64) {
     }
 }
 
-/// Lists an entry that is loaded with a dataset or by `RESTORE`. Nobody knows yet when its key expires.
+/// Lists an entry that is loaded with a dataset or by `RESTORE`. The expiry of its key is not set yet.
 pub(super) fn entry_is_loaded(db: i32, key: &[u8], entry: &mut CacheEntry) {
     let at = end(entry, |_| true);
     if let Some(grace) = &mut entry.grace {

@@ -1,4 +1,4 @@
-//! The state machine of a cached entry. It knows no server, no clock and no randomness.
+//! The state machine of a cached entry. It uses no server, clock or randomness.
 
 use super::sieve::EntryPosition;
 use crate::deadlines::Listed;

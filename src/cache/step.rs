@@ -1,4 +1,4 @@
-//! The decisions of `CACHE.FETCH` and `CACHE.SET`. They know no server, no clock and no randomness.
+//! The decisions of `CACHE.FETCH` and `CACHE.SET`. They use no server, clock or randomness.
 
 use super::lease::{Lease, LeaseOffer};
 use super::state::{

@@ -81,7 +81,7 @@ impl DelayQueue {
         &self.target
     }
 
-    /// Gives the queue another stream. The messages stay.
+    /// Sets the stream of the queue. The messages stay.
     pub fn set_target(&mut self, target: Target) {
         self.target = target;
     }

@@ -50,7 +50,7 @@ pub(super) fn hot(call: &Call<'_>) -> Answer {
     Ok(Reply::Array(rows))
 }
 
-/// The name of the family that comes first, unless the options begin at once.
+/// The name of the family in the first argument, unless that is an option.
 fn family_of(cursor: &mut Cursor<'_>) -> Result<Option<&'static str>, Error> {
     let first = cursor.arguments().first().copied();
     let is_option = |word: &[u8]| is(word, "COUNT") || is(word, "RESET");

@@ -1,5 +1,5 @@
 //! A sketch of the keys with the largest counts: *Space-Saving* (Metwally, Agrawal, El Abbadi: "Efficient Computation of Frequent
-//! and Top-k Elements in Data Streams", 2005). It knows no server, no clock and no randomness.
+//! and Top-k Elements in Data Streams", 2005). It uses no server, clock or randomness.
 
 /// The number of keys in a sketch.
 pub const MAX_KEYS: usize = 64;

@@ -1,4 +1,4 @@
-//! `ONCE.*`: idempotency keys with results. Work is done once however often it is asked for, and every caller gets its result.
+//! `ONCE.*`: idempotency keys with results. Work is done once, even if many callers request it, and every caller gets its result.
 //!
 //! Work is a key whose value is a [`state::OnceWork`]: busy until the end of its lease, then done with a result until the result
 //! is forgotten. [`commands`] reads requests, [`state`] decides them, [`edit`] carries out their changes of a key, and

@@ -1,4 +1,4 @@
-//! The state machine of work that is done once: busy, then done. It knows no server, no clock and no randomness.
+//! The state machine of work that is done once: busy, then done. It uses no server, clock or randomness.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ pub struct OnceWork {
     pub fingerprint: Box<[u8]>,
     /// When the lease ends, or when the result is forgotten (Unix ms).
     pub until: u64,
-    /// The result; `None`: a worker is at it.
+    /// The result; `None`: a worker has the lease.
     pub result: Option<Box<[u8]>>,
 }
 
@@ -31,7 +31,7 @@ pub struct DoneWork {
 pub enum BeginDecision {
     /// The caller begins the work.
     Begin,
-    /// Another worker is at it, for so many milliseconds at most.
+    /// Another worker has the lease, for so many milliseconds at most.
     Busy(u64),
     /// There is a result, which is remembered for so many milliseconds.
     Done(u64),

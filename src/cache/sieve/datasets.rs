@@ -32,10 +32,10 @@ impl Sieve {
         self.may_misplace = false;
     }
 
-    /// All keys of the hash slots for which `goes` returns true were dropped.
-    pub fn drop_slots(&mut self, goes: impl Fn(u16) -> bool) {
+    /// All keys of the hash slots for which `is_dropped` returns true were dropped.
+    pub fn drop_slots(&mut self, is_dropped: impl Fn(u16) -> bool) {
         self.has_dropped_slots = true;
-        self.drop_sections(|(_, slot)| goes(slot));
+        self.drop_sections(|(_, slot)| is_dropped(slot));
     }
 
     /// A database was emptied; `None`: all of them.
@@ -47,14 +47,14 @@ impl Sieve {
     }
 
     /// Everything in these sections has gone without an event for each key.
-    fn drop_sections(&mut self, goes: impl Fn(CountedSection) -> bool) {
+    fn drop_sections(&mut self, is_dropped: impl Fn(CountedSection) -> bool) {
         let sections: Vec<_> = self
             .queues
             .here
             .section_numbers
             .keys()
             .copied()
-            .filter(|section| goes(*section))
+            .filter(|section| is_dropped(*section))
             .collect();
         for section in sections {
             self.queues.here.drop_section(section);
