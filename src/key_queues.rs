@@ -1,5 +1,5 @@
 //! The queues of clients that each wait for one key, and their deadlines. A waiting client is a ticket here; its blocked client
-//! is kept elsewhere under the same ticket. The queues know no server, no clock and no randomness. `R` is the request that a
+//! is kept elsewhere under the same ticket. The queues use no server, clock or randomness. `R` is the request that a
 //! client repeats when its turn comes. `O` is an outcome that all clients of a queue share.
 
 use crate::error::Error;

@@ -16,6 +16,35 @@ pub struct BreakerRequest<'a> {
     pub open_ms: u32,
 }
 
+/// A [`BreakerRequest`] that waits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WaitingBreakerRequest {
+    name: Box<[u8]>,
+    failures: u32,
+    open_ms: u32,
+}
+
+impl From<BreakerRequest<'_>> for WaitingBreakerRequest {
+    fn from(request: BreakerRequest<'_>) -> Self {
+        Self {
+            name: request.name.into(),
+            failures: request.failures,
+            open_ms: request.open_ms,
+        }
+    }
+}
+
+impl WaitingBreakerRequest {
+    /// The request.
+    pub fn as_request(&self) -> BreakerRequest<'_> {
+        BreakerRequest {
+            name: &self.name,
+            failures: self.failures,
+            open_ms: self.open_ms,
+        }
+    }
+}
+
 /// The breaker of a lease, and the terms of the request for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BreakerTerms {

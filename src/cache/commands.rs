@@ -159,7 +159,7 @@ pub(super) fn fetch(call: &Call<'_>) -> Answer {
     count_reply(reply);
     let waiting = || WaitingFetch {
         lease_ms,
-        breaker: breaker.map(|breaker| (breaker.name.into(), breaker.failures, breaker.open_ms)),
+        breaker: breaker.map(Into::into),
     };
     if reply.must_wait()
         && let Some(block_ms) = options.number(BLOCK)

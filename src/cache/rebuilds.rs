@@ -1,7 +1,7 @@
 //! The leases and the waiting clients of all keys: which client rebuilds an entry, and which clients wait for it. It uses no
 //! server, clock or randomness. All of it is beside the keyspace and in memory only.
 
-use super::breaker::{BreakerRequest, BreakerState, Breakers, Trial};
+use super::breaker::{BreakerState, Breakers, Trial, WaitingBreakerRequest};
 use super::lease::{Lease, LeaseKey, LeaseOffer, LeaseRequest, LeaseStatus, Leases};
 use super::state::{CacheEntry, EarlyRefresh, Freshness};
 use super::step::{FetchReply, FetchRequest, RETRY_MS, decide_fetch};
@@ -14,8 +14,8 @@ use std::convert::Infallible;
 pub struct WaitingFetch {
     /// The length of the lease that it wants, in milliseconds.
     pub lease_ms: u64,
-    /// The name of the breaker that it asks, the failures after which that opens, and for how long, in milliseconds.
-    pub breaker: Option<(Box<[u8]>, u32, u32)>,
+    /// The breaker of the load.
+    pub breaker: Option<WaitingBreakerRequest>,
 }
 
 /// The leases and the waiting clients of a server.
@@ -188,11 +188,7 @@ impl Rebuilds {
             breaker: waiting
                 .breaker
                 .as_ref()
-                .map(|(name, failures, open_ms)| BreakerRequest {
-                    name,
-                    failures: *failures,
-                    open_ms: *open_ms,
-                }),
+                .map(WaitingBreakerRequest::as_request),
             ..*lease
         };
         let now = lease.now_us / 1000;

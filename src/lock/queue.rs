@@ -1,4 +1,4 @@
-//! The queues of waiting clients, in order. They know no server: a client is a ticket here, and its connection is kept elsewhere
+//! The queues of waiting clients, in order. They use no server: a client is a ticket here, and its connection is kept elsewhere
 //! under the same number. A client for several keys is in the queue of each with the same ticket, so no other client overtakes it.
 
 mod unverified;

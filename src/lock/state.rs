@@ -1,4 +1,4 @@
-//! The state machine of one lock or semaphore. It knows no server, no clock and no randomness:
+//! The state machine of one lock or semaphore. It uses no server, clock or randomness:
 //! the time, the next fence and what is queued come in as arguments.
 //!
 //! Every step expects that [`Lock::expire`] was called with the same time before.

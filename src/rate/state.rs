@@ -1,4 +1,4 @@
-//! The state machine of a limit: a request, a refund, and what they change. It knows no server and no clock.
+//! The state machine of a limit: a request, a refund, and what they change. It uses no server and no clock.
 
 use super::decision::{RateDecision, RateVerdict, RequestCost, ceil_ms};
 use super::exact::ExactWindow;
