@@ -11,7 +11,7 @@ pub(crate) struct Scale {
 }
 
 impl Scale {
-    /// From 0 to a little more than `most`.
+    /// From 0 to `most`, or to 1 if `most` is 0.
     pub(crate) fn linear(most: f64, pixels: (i32, i32)) -> Self {
         Self {
             low: 0.0,
