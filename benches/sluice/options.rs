@@ -24,7 +24,9 @@ To see quickly whether all of it runs: --rounds 1 --cycles 200 --millis 300 --mo
   --aof         with an append-only file, flushed every second
   --no-module   only the rows of the cost that need no Sluice";
 
-/// What there is to measure.
+const NO_VALGRIND: &str = "valgrind is missing, so no instructions are counted.";
+
+/// A part of the benchmark.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part {
     Cost,
@@ -89,12 +91,12 @@ impl Options {
                 word => options.words.push(word.to_lowercase()),
             }
         }
-        options.complete();
+        options.complete()?;
         Ok(options)
     }
 
-    /// What follows from what was said.
-    fn complete(&mut self) {
+    /// Sets the parts and the folder that the arguments do not name.
+    fn complete(&mut self) -> Result<(), String> {
         let is_the_usual = self.words.is_empty() && self.parts.is_empty();
         if is_the_usual && self.module && !self.aof && self.out.is_none() {
             self.out = Some(concat!(env!("CARGO_MANIFEST_DIR"), "/docs").into());
@@ -106,11 +108,15 @@ impl Options {
             self.parts = all
                 .filter(|part| self.words.is_empty() || *part == Part::Cost)
                 .collect();
-            if !instructions::can_count() {
-                self.parts.retain(|part| *part != Part::Instructions);
-                eprintln!("valgrind is missing, so no instructions are counted.");
-            }
         }
+        if self.has(Part::Instructions) && !instructions::can_count() {
+            self.parts.retain(|part| *part != Part::Instructions);
+            if self.parts.is_empty() {
+                return Err(NO_VALGRIND.into());
+            }
+            eprintln!("{NO_VALGRIND}");
+        }
+        Ok(())
     }
 
     /// Whether this part is asked for.
