@@ -17,8 +17,8 @@ use crate::row::{Load, Probe, Series, Step, Way};
 use crate::stream::{Stream, timed};
 use crate::support::{Crowd, eventually};
 
-/// The least of so many counts.
-const ROUNDS: u64 = 5;
+/// Measurements of each cost. The smallest one counts.
+pub(crate) const ROUNDS: u64 = 5;
 
 /// A hand-over takes network round trips: fewer cycles do.
 const CYCLES_OF_HAND_OVERS: u64 = 5;
@@ -26,7 +26,7 @@ const CYCLES_OF_HAND_OVERS: u64 = 5;
 /// Whoever asked to wait waits within this.
 const SOON: Duration = Duration::from_secs(30);
 
-/// How long the server is left alone before and while it is looked at: so much less than a contest lasts.
+/// The part of a contest's time for which an idle server is measured.
 const PART_FOR_IDLENESS: u32 = 3;
 
 /// One line of a series.
@@ -182,9 +182,14 @@ fn least(mut measure: impl FnMut() -> f64) -> f64 {
     (0..ROUNDS).map(|_| measure()).fold(f64::INFINITY, f64::min)
 }
 
+/// The time of one measurement of an idle server, and of the pause before the first one.
+pub(crate) fn idle_length(options: &Options) -> Duration {
+    options.length / PART_FOR_IDLENESS
+}
+
 /// Milliseconds of CPU per second of a server without commands: the smallest of several measurements.
 fn idle(bench: &Bench, options: &Options) -> f64 {
-    let length = options.length / PART_FOR_IDLENESS;
+    let length = idle_length(options);
     let pid = bench.server.pid();
     sleep(length);
     least(|| {

@@ -55,7 +55,7 @@ fn main() -> ExitCode {
         println!("{page}");
         return ExitCode::SUCCESS;
     };
-    match report::write(folder, &page, &results) {
+    match report::write(folder, &page, &results, &options) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{}: {error}", folder.display());

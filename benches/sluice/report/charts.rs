@@ -9,12 +9,13 @@ use crate::chart::{
 use crate::cost::{Measured, is_baseline};
 use crate::families::FAMILIES;
 use crate::latency::{Contestant, LOADS};
+use crate::options::Options;
 use crate::row::{Family, Way};
 
 type Drawn = std::io::Result<()>;
 
 /// Draws each chart whose figures have been measured.
-pub(super) fn draw(folder: &Path, results: &Results) -> Drawn {
+pub(super) fn draw(folder: &Path, results: &Results, options: &Options) -> Drawn {
     for family in FAMILIES {
         let rows = results.rows_of(family);
         if has_chart(family, &rows) {
@@ -22,7 +23,7 @@ pub(super) fn draw(folder: &Path, results: &Results) -> Drawn {
         }
     }
     if has_pairs(results) {
-        of_pairs(results).save(&folder.join("lua-against-sluice.svg"))?;
+        of_pairs(results, options).save(&folder.join("lua-against-sluice.svg"))?;
     }
     if !results.contestants.is_empty() {
         of_latencies(&results.contestants).save(&folder.join("latency.svg"))?;
@@ -102,7 +103,7 @@ fn named_row(name: &str, way: Way, mark: Mark) -> Row {
     }
 }
 
-fn of_pairs(results: &Results) -> Chart {
+fn of_pairs(results: &Results, options: &Options) -> Chart {
     let mut sections = Vec::new();
     let mut shares = Vec::new();
     for family in FAMILIES {
@@ -126,7 +127,10 @@ fn of_pairs(results: &Results) -> Chart {
     let most = shares.iter().copied().fold(0.0, f64::max);
     rows_chart(
         "Lua scripts and Sluice",
-        "server CPU as a multiple of a built-in command, pipelines of 32; shorter is better",
+        &format!(
+            "server CPU as a multiple of a built-in command, pipelines of {}; shorter is better",
+            options.pipeline
+        ),
         format!(
             "The Lua scripts take {least:.1} to {most:.1} times the server CPU of the commands of Sluice."
         ),
