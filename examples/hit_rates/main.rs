@@ -58,7 +58,7 @@ fn plot(path: &Path, all: &[(Load, f64, Ratios)]) -> std::io::Result<()> {
     let chart = Chart {
         title: "Hit ratio of a full cache".to_owned(),
         subtitle: "share of reads that are hits, in the same memory; higher is better".to_owned(),
-        description: "The table above has the figures.".to_owned(),
+        description: description(all),
         legend: vec![
             (Tone::Orange, "cache-max-bytes (SIEVE)".to_owned()),
             (Tone::Gray, "allkeys-lru".to_owned()),
@@ -67,6 +67,23 @@ fn plot(path: &Path, all: &[(Load, f64, Ratios)]) -> std::io::Result<()> {
         panels: Load::ALL.map(panel).into(),
     };
     chart.save(path)
+}
+
+/// The smallest and the largest difference from `allkeys-lru` for each load.
+fn description(all: &[(Load, f64, Ratios)]) -> String {
+    let of_load = |load: Load| {
+        let own = all.iter().filter(|(own, ..)| *own == load);
+        let points = own.map(|(.., ratios)| (ratios.sieve - ratios.lru) * 100.0);
+        let (least, most) = points
+            .fold((f64::INFINITY, f64::NEG_INFINITY), |(least, most), own| {
+                (least.min(own), most.max(own))
+            });
+        format!("{}: {least:+.1} to {most:+.1}.", load.title())
+    };
+    format!(
+        "Hit ratio of cache-max-bytes minus that of allkeys-lru, in percentage points. {}",
+        Load::ALL.map(of_load).join(" ")
+    )
 }
 
 fn table(all: &[(Load, f64, Ratios)]) -> String {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{Results, figures, number, percent};
+use super::{Results, figures, number, percent, ratio};
 use crate::chart::{
     Axis, Chart, Line, Lines, Mark, Panel, Row, Rows, Section, Stroke, Tone, short,
 };
@@ -123,8 +123,7 @@ fn of_pairs(results: &Results, options: &Options) -> Chart {
             });
         }
     }
-    let least = shares.iter().copied().fold(f64::INFINITY, f64::min);
-    let most = shares.iter().copied().fold(0.0, f64::max);
+    let [least, most] = ends(shares.into_iter());
     rows_chart(
         "Lua scripts and Sluice",
         &format!(
@@ -169,12 +168,25 @@ fn of_latencies(contestants: &[Contestant]) -> Chart {
         subtitle: "milliseconds from the moment when a request is due to its reply, on a scale of powers of ten: \
                    p50 (ring), p99 (dot and figure), p99.9 (end)"
             .to_owned(),
-        description: "Percentiles of built-in commands, Lua scripts and Sluice under the same load. \
-                      The table below has the figures."
-            .to_owned(),
+        description: latencies_in_words(contestants),
         legend: legend(contestants.iter().map(|one| one.way)),
         panels: panels.collect(),
     }
+}
+
+/// The smallest and the largest p99 of each way under each load.
+fn latencies_in_words(contestants: &[Contestant]) -> String {
+    let under_load = |(load, share): (usize, &f64)| {
+        let of_way = |way: Way| {
+            let own = contestants.iter().filter(|one| one.way == way);
+            let [least, most] = ends(own.map(|one| one.under[load].latency.p99));
+            format!("{} {least:.1} to {most:.1} ms", label(way))
+        };
+        let ways = [Way::BuiltIn, Way::Lua, Way::Sluice].map(of_way).join(", ");
+        format!("p99 at {} of the capacity of Lua: {ways}.", percent(*share))
+    };
+    let loads: Vec<_> = LOADS.iter().enumerate().map(under_load).collect();
+    loads.join(" ")
 }
 
 fn of_growth(lines: &[crate::growth::Line]) -> Chart {
@@ -201,10 +213,26 @@ fn of_growth(lines: &[crate::growth::Line]) -> Chart {
         subtitle: "server CPU in microseconds per operation, over the number of keys, orders, clients or items; \
                    flat is better"
             .to_owned(),
-        description: "Costs of built-in commands and Sluice as datasets grow. The table below has the figures.".to_owned(),
+        description: growth_in_words(lines),
         legend: legend(lines.iter().map(|line| line.way)),
         panels: panels.collect(),
     }
+}
+
+/// The smallest and the largest growth of each way.
+fn growth_in_words(lines: &[crate::growth::Line]) -> String {
+    let of_way = |way: Way| {
+        let own = lines.iter().filter(|line| line.way == way);
+        let cost = |end: Option<&(u64, f64)>| end.map(|(_, cost)| *cost);
+        let growth =
+            own.filter_map(|line| ratio(cost(line.costs.last()), cost(line.costs.first())));
+        let [least, most] = ends(growth);
+        format!("{} {least:.1} to {most:.1}", label(way))
+    };
+    format!(
+        "The cost with the largest number as a multiple of the cost with the smallest: {}.",
+        [Way::BuiltIn, Way::Sluice].map(of_way).join(", ")
+    )
 }
 
 fn growth_line(line: &crate::growth::Line) -> Line {
@@ -244,6 +272,13 @@ fn rows_chart(
             reference,
         })],
     }
+}
+
+/// The smallest and the largest of these numbers, which are not negative.
+fn ends(numbers: impl Iterator<Item = f64>) -> [f64; 2] {
+    numbers.fold([f64::INFINITY, 0.0], |[least, most], number| {
+        [least.min(number), most.max(number)]
+    })
 }
 
 /// Each way once, in the order of the enumeration.
