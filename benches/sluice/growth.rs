@@ -105,7 +105,7 @@ fn cost(bench: &mut Bench, probe: &Probe, size: u64, options: &Options) -> f64 {
     }
     match &probe.load {
         Load::Cycle(steps) => cost_of_cycles(bench, probe.name, steps, key, size, options),
-        Load::Line { give, take } => {
+        Load::Queue { give, take } => {
             let cost = cost_of_turns(bench, probe.name, size as usize, [give, take], key, options);
             bench.await_the_end_of_crowds();
             cost

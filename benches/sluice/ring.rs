@@ -1,4 +1,4 @@
-//! Hand-overs from one client to the next one in line.
+//! Hand-overs from one client to the next one in the queue.
 
 use crate::support::{Crowd, Raw, Server, Value};
 use crate::template::Ready;
@@ -13,7 +13,7 @@ pub(crate) struct Ring<'a> {
 }
 
 impl<'a> Ring<'a> {
-    /// Lets one client in, and `waiters` queue behind it.
+    /// Serves one client, and queues `waiters` behind it.
     pub(crate) fn gather(
         server: &Server,
         row: &'a str,
@@ -59,7 +59,7 @@ impl<'a> Ring<'a> {
     }
 }
 
-/// Requests of one connection in a queue, of which one is served. Another connection hears which one is served next.
+/// Requests of one connection in a queue, of which one is served. Another connection receives the next served request.
 pub(crate) struct NotifiedRing<'a> {
     row: &'a str,
     asker: Raw,

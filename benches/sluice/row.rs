@@ -140,8 +140,8 @@ pub(crate) struct Probe {
 pub(crate) enum Load {
     /// Pipelined cycles.
     Cycle(&'static [Step]),
-    /// A hand-over from one client to the next, one by one, in a line of so many.
-    Line { give: Step, take: Step },
+    /// A hand-over from one client to the next, one by one, in a queue of so many clients.
+    Queue { give: Step, take: Step },
     /// A hand-over between two clients, while as many as there are wait with this command, each for a key of its own.
     Aside {
         waiting: &'static str,

@@ -463,7 +463,7 @@ const SERIES: &[Series] = &[
             name: "RPUSH to BLPOP",
             setup: &["RPUSH {key} turn"],
             fill: "",
-            load: Load::Line {
+            load: Load::Queue {
                 give: LIST_GIVE,
                 take: LIST_TAKE,
             },
@@ -472,7 +472,7 @@ const SERIES: &[Series] = &[
             name: "LOCK.RELEASE to the next",
             setup: &[],
             fill: "",
-            load: Load::Line {
+            load: Load::Queue {
                 give: LOCK_GIVE,
                 take: LOCK_TAKE,
             },
