@@ -58,7 +58,7 @@ pub(crate) struct Line {
 pub(crate) enum Stroke {
     /// A line through a dot for each point.
     Solid,
-    /// A thin line without dots: what is compared with.
+    /// A thin line without dots, for comparison.
     Dashed,
     Dots,
 }

@@ -65,7 +65,7 @@ pub(crate) struct Chart {
     pub(crate) title: String,
     /// The quantity, its unit, and which direction is better.
     pub(crate) subtitle: String,
-    /// What somebody who cannot see the chart should know: its main result.
+    /// The main result, for people who cannot see the chart.
     pub(crate) description: String,
     pub(crate) legend: Vec<(Tone, String)>,
     /// From top to bottom.
@@ -196,7 +196,7 @@ fn wrap(text: &str, width: i32) -> Vec<String> {
     lines
 }
 
-/// A number as short as an axis needs it.
+/// A number in a short form for an axis.
 pub(crate) fn short(number: f64) -> String {
     match number.abs() {
         1e6.. => format!("{} M", number / 1e6),

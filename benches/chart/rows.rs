@@ -17,7 +17,7 @@ pub(crate) struct Rows {
     pub(crate) sections: Vec<Section>,
     /// The text at the end of a row.
     pub(crate) figure: fn(f64) -> String,
-    /// A vertical line through all rows at this value, and what it stands for.
+    /// A vertical line through all rows at this value, and its label.
     pub(crate) reference: Option<(f64, String)>,
 }
 

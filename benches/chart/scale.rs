@@ -33,7 +33,7 @@ impl Scale {
         }
     }
 
-    /// The pixel of a number; what lies outside is put on the edge.
+    /// The pixel of a number. A number outside of the scale is put on its edge.
     pub(crate) fn place(&self, number: f64) -> i32 {
         let number = match self.is_log {
             true => number.max(f64::MIN_POSITIVE).log10(),
@@ -44,7 +44,7 @@ impl Scale {
         from + (share * f64::from(to - from)).round() as i32
     }
 
-    /// Where a grid is drawn: every decade, or about five round numbers.
+    /// The numbers with a line of the grid: every decade, or about five round numbers.
     pub(crate) fn ticks(&self) -> Vec<f64> {
         if self.is_log {
             let decades = self.low as i32..=self.high as i32;

@@ -10,14 +10,14 @@ use crate::row::Step;
 use crate::support::{Fsync, Raw, Server, eventually};
 use crate::template::{Ready, Words};
 
-/// Connections that send pipelines in turn, so that the server finds the next batch waiting: what it takes to sleep and to
-/// wake up is not what a command costs.
+/// Connections that send pipelines in turn. The next batch always waits, so the cost of a command does not contain the sleep and
+/// the wake-up of the server.
 pub(crate) const CONNECTIONS: usize = 16;
 
-/// More than the most that wait at the same time.
+/// More than the largest number of clients that wait at the same time.
 const MOST_CLIENTS: &str = "15000";
 
-/// How many commands fill a dataset in one write.
+/// Commands in one write while a dataset is filled.
 const FILL_AT_ONCE: u64 = 1_000;
 
 const DISCONNECT_LIMIT: Duration = Duration::from_secs(30);
@@ -53,7 +53,7 @@ impl Bench {
         }
     }
 
-    /// Carries out the commands on an empty database. There are `number` of what they are about.
+    /// Runs the commands on an empty database. `{n}` becomes `number`.
     pub(crate) fn prepare(&mut self, setup: &[&str], name: &str, key: &str, number: u64) {
         let client = &mut self.clients[0];
         let flushed = client.call(["FLUSHDB", "SYNC"]);
@@ -78,7 +78,7 @@ impl Bench {
         }
     }
 
-    /// Carries out the command for each `{i}` up to `number`.
+    /// Runs the command for each `{i}` from 1 to `number`.
     pub(crate) fn fill(&mut self, command: &str, name: &str, key: &str, number: u64) {
         let template = self.words.fill(command, key, number);
         let client = &mut self.clients[0];
@@ -110,7 +110,7 @@ impl Bench {
             .collect()
     }
 
-    /// What comes next must not pay for the end of thousands of connections.
+    /// Waits until the server has closed the connections of a crowd. Otherwise this work would be measured with the next row.
     pub(crate) fn await_the_end_of_crowds(&self) {
         eventually(DISCONNECT_LIMIT, || {
             self.server.info_int("blocked_clients") == 0
@@ -118,8 +118,8 @@ impl Bench {
         });
     }
 
-    /// Waits until no request is queued. A request that is notified has no client of its own, and the requests of a closed
-    /// connection are removed in slices, whose cost would be the next row's.
+    /// Waits until no request is queued. A request that is notified has no client of its own, and the server removes the requests
+    /// of a closed connection in slices. Otherwise these would be measured with the next row.
     pub(crate) fn await_the_end_of_requests(&self) {
         eventually(DISCONNECT_LIMIT, || {
             self.server.info_int("sluice_lock_waiting") == 0

@@ -1,9 +1,8 @@
-//! What each command costs: the time of the server's main thread for it.
+//! The cost of each command: the CPU time of the server's main thread (`/proc/<pid>/task/<pid>/schedstat`).
 //!
-//! The clock of a client sees the network, the scheduler and the client itself. What limits a server is the time of its
-//! main thread, so that is what is counted (`/proc/<pid>/task/<pid>/schedstat`), with the server on one core and the
-//! client on another. Rounds go over all rows in turn, so that a slow moment of the machine hits them all, and the least
-//! of a row's rounds counts: whatever else runs can only add to it.
+//! This time limits a server. The clock of a client would also count the network, the scheduler and the client itself. The server
+//! has one core, the client another. Each round runs all rows in turn, so a slow moment of the machine affects all of them. The
+//! smallest round of a row counts, because other programs can only add time.
 
 use crate::bench::Bench;
 use crate::families::FAMILIES;
@@ -13,13 +12,13 @@ use crate::ring::{NotifiedRing, Ring};
 use crate::row::{Family, Group, Row, Step, Work};
 use crate::stream::{Stream, timed};
 
-/// One by one takes a network round trip for each command: fewer cycles do.
+/// One by one, this part of the cycles runs, because each command takes a network round trip.
 const CYCLES_ONE_BY_ONE: u64 = 4;
 
 /// Part of the cycles that run before the measured ones, so that caches and allocator are warm.
 const WARM_UP: u64 = 10;
 
-/// Cycles of a hundred items: a part of the cycles of the others, and so many in one write.
+/// Rows of a hundred items run this part of the cycles, with so many commands in one write.
 const PART_OF_MANY: u64 = 10;
 const PIPELINE_OF_MANY: usize = 10;
 
@@ -74,7 +73,7 @@ pub(crate) fn measure(options: &Options) -> Vec<Measured> {
     measured
 }
 
-/// The rows of a family that are asked for, each group behind its baseline.
+/// The rows of a family that are asked for, each group after its baseline.
 fn chosen_of(family: &'static Family, options: &Options) -> Vec<Measured> {
     let asked_for = |group: &Group, row: &Row| {
         (options.module || !row.needs_module())
@@ -145,7 +144,7 @@ fn run_cycles(bench: &mut Bench, row: &Row, steps: &[Step], key: &str, options: 
     }
 }
 
-/// How many cycles of a row there are, and how many commands in one write.
+/// The number of cycles of a row, and of commands in one write.
 pub(crate) fn cycles_of(row: &Row, options: &Options) -> (u64, usize) {
     match row.items {
         1 => (options.cycles, options.pipeline as usize),

@@ -1,16 +1,16 @@
-//! Which core runs what, and for how long a process has run.
+//! The cores of the server and the client, and the CPU time of a process.
 
 use std::mem::size_of;
 use std::sync::OnceLock;
 use std::thread::sleep;
 use std::time::Duration;
 
-/// A server that is done goes to sleep within this time.
+/// A server without work sleeps within this time.
 const SETTLE: Duration = Duration::from_micros(300);
 
 /// Nanoseconds that the main thread of `pid` has run on a processor, read while it sleeps.
 ///
-/// The kernel brings the number up to date when the thread stops running: two equal readings tell that it has.
+/// The kernel updates the number when the thread stops: after two equal readings it has stopped.
 pub(crate) fn main_thread_time(pid: u32) -> u64 {
     let mut last = read_main_thread_time(pid);
     loop {

@@ -1,5 +1,5 @@
-//! The search for deadlocks: how much a wait costs the server where thousands of clients wait that hold what others want, how
-//! soon the deadlocked clients are refused, and for how long another client's `PING` waits meanwhile.
+//! The search for deadlocks while thousands of clients hold locks that others want: the server CPU of a wait, the time until the
+//! deadlocked clients are refused, and the latency of another client's `PING`.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, sleep};
@@ -11,30 +11,30 @@ use crate::options::Options;
 use crate::progress;
 use crate::support::{Crowd, EndOnDrop, Raw, eventually};
 
-/// Clients that wait, with so many each in turn.
+/// Numbers of waiting clients, one after the other.
 const SIZES: &[u64] = &[400, 1_000, 4_000];
 
 /// The keys of one request of many keys.
 const KEYS: u64 = 100;
 
-/// With more of such requests than this the queues have half a million entries.
+/// The most of such requests: 4000 of them would be 400 000 entries of queues.
 const MOST_OF_MANY_KEYS: u64 = 1_000;
 
-/// All clients wait within this, and searches have ended.
+/// The time within which all clients wait, and all searches have ended.
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// A search has ended if the server has run for less than `QUIET_NS` in this time: for its cron and the PINGs.
 const LOOK: Duration = Duration::from_millis(100);
 const QUIET_NS: u64 = 5_000_000;
 
-/// After the last refusal there is none for so long, and for as long as it took until then.
+/// A refusal is the last one if none follows for this time plus the time from the start to that refusal.
 const SETTLED: Duration = Duration::from_secs(1);
 
 /// Between two PINGs.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// What clients hold and want: commands without replies that matter, then one command of each waiting client.
-struct World {
+/// The holds of clients and their requests: commands that acquire the holds, then one command of each waiting client.
+struct Scenario {
     name: &'static str,
     most: u64,
     hold: fn(u64) -> Vec<String>,
@@ -55,8 +55,8 @@ enum End {
 
 const LEASE: &str = "PX 600000";
 
-const WORLDS: &[World] = &[
-    World {
+const SCENARIOS: &[Scenario] = &[
+    Scenario {
         name: "deadlock: one semaphore, half of its holders want one more permit",
         most: u64::MAX,
         hold: |size| {
@@ -67,7 +67,7 @@ const WORLDS: &[World] = &[
         ask: |size, owner| permit("a", "x", owner, 2 * size) + " BLOCK 0",
         end: End::Nobody,
     },
-    World {
+    Scenario {
         name: "deadlock: two semaphores, the holders of each want the other",
         most: u64::MAX,
         hold: |size| {
@@ -85,29 +85,29 @@ const WORLDS: &[World] = &[
         },
         end: End::Closer(|size| permit("a", "y", size / 2 - 1, size / 2) + " BLOCK 0"),
     },
-    World {
+    Scenario {
         name: "deadlock: each client holds a lock and wants the next 100",
         most: MOST_OF_MANY_KEYS,
         hold: |size| each_its_lock(size + KEYS),
-        // From the last one to the first: nobody stands in front of a client whose lock it wants.
+        // From the last client to the first: no client queues ahead of the owner of a lock that it wants.
         ask: |size, client| next_locks(size - 1 - client),
         end: End::Closer(|size| format!("LOCK.ACQUIRE k:0 x:{size} {LEASE} BLOCK 0")),
     },
-    World {
+    Scenario {
         name: "deadlock: the same, but most of them are deadlocked",
         most: MOST_OF_MANY_KEYS,
         hold: |size| each_its_lock(size + KEYS),
         ask: |_, client| next_locks(client),
         end: End::Most,
     },
-    World {
+    Scenario {
         name: "deadlock: each client holds a lock and wants 100 others, chosen at random",
         most: MOST_OF_MANY_KEYS,
         hold: |size| each_its_lock(size),
         ask: |size, client| random_locks(size, client, KEYS),
         end: End::Most,
     },
-    World {
+    Scenario {
         name: "deadlock: each client holds a lock and wants 2 others, chosen at random",
         most: u64::MAX,
         hold: |size| each_its_lock(size),
@@ -149,7 +149,7 @@ fn permit(key: &str, owner: &str, number: u64, limit: u64) -> String {
     format!("SEM.ACQUIRE {key} {owner}:{number} LIMIT {limit} {LEASE}")
 }
 
-/// What a world has shown.
+/// The results of a scenario with a number of clients.
 pub(crate) struct Searched {
     pub(crate) name: &'static str,
     pub(crate) waiters: u64,
@@ -160,12 +160,14 @@ pub(crate) struct Searched {
     pub(crate) longest_ping_ms: f64,
 }
 
-/// All worlds that are asked for.
+/// All scenarios that are asked for.
 pub(crate) fn measure(options: &Options) -> Vec<Searched> {
-    let worlds = WORLDS.iter().filter(|world| options.wants(world.name));
-    let runs: Vec<_> = worlds
-        .flat_map(|world| SIZES.iter().map(move |size| (world, *size)))
-        .filter(|(world, size)| *size <= world.most.min(options.most))
+    let scenarios = SCENARIOS
+        .iter()
+        .filter(|scenario| options.wants(scenario.name));
+    let runs: Vec<_> = scenarios
+        .flat_map(|scenario| SIZES.iter().map(move |size| (scenario, *size)))
+        .filter(|(scenario, size)| *size <= scenario.most.min(options.most))
         .collect();
     if runs.is_empty() {
         return Vec::new();
@@ -173,9 +175,9 @@ pub(crate) fn measure(options: &Options) -> Vec<Searched> {
     let mut bench = Bench::start(options);
     let progress = progress::bar("deadlock", runs.len() as u64);
     let mut results = Vec::new();
-    for (world, size) in runs {
-        progress.set_message(world.name);
-        results.push(search(&mut bench, world, size));
+    for (scenario, size) in runs {
+        progress.set_message(scenario.name);
+        results.push(search(&mut bench, scenario, size));
         bench.await_the_end_of_crowds();
         progress.inc(1);
     }
@@ -183,15 +185,15 @@ pub(crate) fn measure(options: &Options) -> Vec<Searched> {
     results
 }
 
-fn search(bench: &mut Bench, world: &World, size: u64) -> Searched {
-    bench.prepare(&[], world.name, "", 1);
-    for command in (world.hold)(size) {
+fn search(bench: &mut Bench, scenario: &Scenario, size: u64) -> Searched {
+    bench.prepare(&[], scenario.name, "", 1);
+    for command in (scenario.hold)(size) {
         let reply = bench.clients[0].call(command.split(' '));
         assert!(!reply.is_err() && !reply.is_nil(), "{command}: {reply:?}");
     }
-    // The client that closes the cycle takes the place of the last one, where it is one of them.
-    let waiters = match world.end {
-        End::Closer(close) if (world.ask)(size, size - 1) == close(size) => size - 1,
+    // If the client that closes the cycle is the last of the waiting clients, it does not wait before.
+    let waiters = match scenario.end {
+        End::Closer(close) if (scenario.ask)(size, size - 1) == close(size) => size - 1,
         _ => size,
     };
     let mut crowd = Crowd::connect(&bench.server, waiters as usize);
@@ -202,7 +204,7 @@ fn search(bench: &mut Bench, world: &World, size: u64) -> Searched {
         let _end = EndOnDrop(&is_over);
         let before = main_thread_time(server.pid());
         let refused_before = server.info_int("sluice_lock_deadlocks");
-        let commands = (0..waiters).map(|client| (world.ask)(size, client));
+        let commands = (0..waiters).map(|client| (scenario.ask)(size, client));
         let commands: Vec<String> = commands.collect();
         for (client, command) in commands.iter().enumerate() {
             crowd.member(client).send(command.split(' '));
@@ -217,7 +219,7 @@ fn search(bench: &mut Bench, world: &World, size: u64) -> Searched {
                 refused = now;
                 last_error = Some(start.elapsed());
             }
-            let are_settled = match world.end {
+            let are_settled = match scenario.end {
                 End::Most => last_error.is_some_and(|last| start.elapsed() > 2 * last + SETTLED),
                 End::Nobody | End::Closer(_) => true,
             };
@@ -225,26 +227,26 @@ fn search(bench: &mut Bench, world: &World, size: u64) -> Searched {
         });
         await_quiet(server.pid());
         let nanoseconds = main_thread_time(server.pid()) - before;
-        let elapsed = match world.end {
+        let elapsed = match scenario.end {
             End::Nobody => {
-                assert_eq!(refused, 0, "{}", world.name);
+                assert_eq!(refused, 0, "{}", scenario.name);
                 None
             }
             End::Most => last_error,
             End::Closer(close) => {
-                assert_eq!(refused, 0, "{}", world.name);
+                assert_eq!(refused, 0, "{}", scenario.name);
                 let start = Instant::now();
                 closer.send(close(size).split(' '));
                 let reply = closer.read_within(LIMIT);
                 let is_refused = reply.as_ref().is_some_and(|reply| reply.is_err());
-                assert!(is_refused, "{}: {reply:?}", world.name);
+                assert!(is_refused, "{}: {reply:?}", scenario.name);
                 Some(start.elapsed())
             }
         };
         let error_ms = elapsed.map(|elapsed| elapsed.as_secs_f64() * 1e3);
         is_over.store(true, Ordering::Relaxed);
         Searched {
-            name: world.name,
+            name: scenario.name,
             waiters,
             wait_us: nanoseconds as f64 / 1e3 / waiters as f64,
             error_ms,
@@ -264,7 +266,7 @@ fn longest_ping(client: &mut Raw, is_over: &AtomicBool) -> Duration {
     longest
 }
 
-/// Waits until searches that go on from the server's timer have ended.
+/// Waits until the searches that the server's timer continues have ended.
 fn await_quiet(server: u32) {
     eventually(LIMIT, || {
         let before = main_thread_time(server);

@@ -1,5 +1,5 @@
-//! Filters with millions of items, for rows that look into them: made here with the module's own code, which is faster than
-//! to send all items, and loaded into the server once, beside the database of the rows.
+//! Filters with millions of items, for rows that use them. The module's own code fills them here, which is faster than to send
+//! all items. The server loads each once, into a database of its own, and rows use copies.
 
 use std::collections::HashSet;
 
@@ -14,7 +14,7 @@ const FILLED_PERCENT: u64 = 80;
 
 const SEED: u64 = 1;
 
-/// Which filters have been loaded.
+/// The filters that the server has loaded.
 #[derive(Default)]
 pub(crate) struct Filled(HashSet<String>);
 

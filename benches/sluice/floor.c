@@ -1,9 +1,9 @@
 /* The server's part of a module's commands. Each command here makes the calls that no module can do without: it reads the bytes of
    its arguments, opens the same key and looks at the type of its value, makes the same changes of the keyspace (a value appears or
-   disappears, an expiry, a stream entry), replicates as much, signals the change, asks whether anybody wants its keyspace event,
+   disappears, an expiry, a stream entry), replicates as much, signals the change, checks whether its keyspace event is enabled,
    and sends the same reply. A command whose result depends on the time reads the clock. It does nothing else: it does not use the
    arguments, and keeps no state.
-   Commands replicate as they came. Those whose result depends on the clock or on a new number cannot: they replicate an effect.
+   Commands are replicated verbatim. Those whose result depends on the clock or on a new number cannot: they replicate an effect.
    The benchmark loads this module beside Sluice. No module can be cheaper. */
 
 #include <string.h>
@@ -83,7 +83,7 @@ static long long read_clock(void)
     return since.tv_sec * 1000LL + since.tv_nsec / 1000000;
 }
 
-/* The arguments behind the key: only the server has their bytes. */
+/* The arguments after the key. A module can read their bytes only with a call. */
 static void read_arguments(String **argv, int argc)
 {
     size_t length;
@@ -295,7 +295,7 @@ static int release(Context *ctx, String **argv, int argc)
     return ReplyWithLongLong(ctx, 0);
 }
 
-/* FLOOR.DUMP label: under callgrind, writes the counts since the last dump and begins anew. */
+/* FLOOR.DUMP label: under callgrind, writes the counts since the last dump and resets them. */
 static int dump(Context *ctx, String **argv, int argc)
 {
     (void)argv, (void)argc;

@@ -1,8 +1,8 @@
-//! How the cost of a command grows with the number of keys, orders, waiters and items, next to how that of a built-in
-//! command grows; and what a server takes that has nothing to do but to keep a million of them.
+//! The growth of costs with the number of keys, orders, waiting clients and items, for commands of Sluice and built-in commands;
+//! and the CPU time of an idle server that keeps a million of them.
 //!
-//! Which one of them a command is about jumps about: with a million, hardly one is in the processor's caches, and that is
-//! part of the growth, for built-in commands as well.
+//! Each cycle uses a random one of them. Of a million, few are in the caches of the processor, also for built-in commands: that
+//! is a part of the growth.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -20,11 +20,11 @@ use crate::support::{Crowd, eventually};
 /// Measurements of each cost. The smallest one counts.
 pub(crate) const ROUNDS: u64 = 5;
 
-/// A hand-over takes network round trips: fewer cycles do.
+/// Hand-overs run this part of the cycles, because each takes network round trips.
 const CYCLES_OF_HAND_OVERS: u64 = 5;
 
-/// Whoever asked to wait waits within this.
-const SOON: Duration = Duration::from_secs(30);
+/// The time within which all clients are blocked.
+const BLOCK_LIMIT: Duration = Duration::from_secs(30);
 
 /// The part of a contest's time for which an idle server is measured.
 const PART_FOR_IDLENESS: u32 = 3;
@@ -33,19 +33,19 @@ const PART_FOR_IDLENESS: u32 = 3;
 pub(crate) struct Line {
     pub(crate) series: &'static Series,
     pub(crate) name: &'static str,
-    /// How there came to be so many.
+    /// The command that created them.
     pub(crate) fill: &'static str,
     pub(crate) way: Way,
-    /// Server CPU of a cycle in microseconds, where there are so many.
+    /// A number of them, and the server CPU of a cycle in microseconds.
     pub(crate) costs: Vec<(u64, f64)>,
-    /// Server CPU in milliseconds per second of nothing, with the most of them.
+    /// CPU of the idle server in milliseconds per second, with the largest number of them.
     pub(crate) idle: Option<f64>,
 }
 
-/// What has been measured.
+/// All results.
 pub(crate) struct Growth {
     pub(crate) lines: Vec<Line>,
-    /// Server CPU in milliseconds per second of nothing, with an empty dataset.
+    /// CPU of the idle server in milliseconds per second, with an empty dataset.
     pub(crate) idle_empty: f64,
 }
 
@@ -163,7 +163,7 @@ fn cost_of_turns(
     least(|| timed(bench.server.pid(), cycles, |cycles| ring.turn(cycles)))
 }
 
-/// Clients of which each waits with the command, for a key of its own.
+/// Clients that wait with the command, each for its own key.
 fn wait_aside(bench: &Bench, command: &str, key: &str, size: u64) -> Crowd {
     let template = bench.words.fill(command, key, size);
     let mut crowd = Crowd::connect(&bench.server, size as usize);
@@ -172,7 +172,7 @@ fn wait_aside(bench: &Bench, command: &str, key: &str, size: u64) -> Crowd {
         template.write(0, client + 1, &mut bytes);
         crowd.member(client).send_bytes(&bytes);
     }
-    eventually(SOON, || {
+    eventually(BLOCK_LIMIT, || {
         bench.server.info_int("blocked_clients") == size as i64
     });
     crowd

@@ -1,7 +1,7 @@
 //! How many instructions the server executes for a hot command and for its row in the floor module, counted by callgrind.
 //!
 //! A count does not depend on the load of the machine, on its caches or on its clock: two runs differ by about a thousandth.
-//! It says nothing of memory that is far away.
+//! It does not show the time of cache misses.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,15 +18,15 @@ use crate::stream::Stream;
 /// The profiles of all rows, for callgrind_annotate: a folder for each server.
 const PROFILES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/target/instructions");
 
-/// The least of so many servers counts: each has its own seed for its tables of commands and keys, and where two names meet in a
-/// table, the server looks at both.
+/// Servers that count a row. The smallest count is used, because each server has its own seed for its tables of commands and
+/// keys: if two names share a place in a table, the server compares both.
 const SERVERS: u64 = 5;
 
-/// Under callgrind a server is fifty times slower: fewer cycles do.
+/// Under callgrind a server is fifty times slower, so fewer cycles run.
 const MAX_CYCLES: u64 = 2_000;
 
-/// The function of the server that reads and executes what a client has sent, and puts the replies into its buffer. What else
-/// the server does depends on the time: its cron, its sleep, how much fits into a write.
+/// The function of the server that reads and executes the commands of a client, and puts the replies into its buffer. The other
+/// work of the server depends on the time: its cron, its sleep, the sizes of its writes.
 const COUNTED: &str = "--toggle-collect=readQueryFromClient";
 
 /// Part of the cycles that run before the counted ones: tables and buffers have grown then.
@@ -41,7 +41,7 @@ pub(crate) struct Counted {
     pub(crate) floor: f64,
 }
 
-/// Is callgrind installed?
+/// Whether callgrind is installed.
 pub(crate) fn can_count() -> bool {
     let version = Command::new("valgrind").arg("--version").output();
     version.is_ok_and(|output| output.status.success())
@@ -58,7 +58,7 @@ pub(crate) fn count(options: &Options) -> Vec<Counted> {
     if chosen.is_empty() {
         return Vec::new();
     }
-    // What an earlier run has left would be taken for this one's.
+    // Profiles of an earlier run would look like those of this one.
     let _ = fs::remove_dir_all(PROFILES);
     let progress = progress::bar("instructions", SERVERS * chosen.len() as u64);
     let mut counted: Vec<_> = chosen
@@ -75,7 +75,7 @@ pub(crate) fn count(options: &Options) -> Vec<Counted> {
         for one in &mut counted {
             progress.set_message(one.figure.row);
             let (row, floor) = (one.figure.row, one.figure.over);
-            // The server makes the reply buffers of its clients larger and smaller as time goes by. So neither row always comes first.
+            // The server resizes the reply buffers of its clients over time, so the rows change their order.
             let order = match server % 2 {
                 0 => [row, floor],
                 _ => [floor, row],
@@ -135,7 +135,7 @@ impl Counter {
         total(&profile) as f64 / cycles as f64
     }
 
-    /// Has callgrind write what it has counted since the last time.
+    /// Makes callgrind write its counts since the last dump.
     fn dump(&mut self) -> PathBuf {
         assert_eq!(self.bench.clients[0].call(["FLOOR.DUMP", "key"]), 1);
         self.dumps += 1;
@@ -144,8 +144,12 @@ impl Counter {
 }
 
 fn total(profile: &Path) -> u64 {
-    let text = fs::read_to_string(profile)
-        .unwrap_or_else(|error| panic!("{}: {error} (is valgrind complete?)", profile.display()));
+    let text = fs::read_to_string(profile).unwrap_or_else(|error| {
+        panic!(
+            "{}: {error} (valgrind may be incomplete)",
+            profile.display()
+        )
+    });
     let total = text
         .lines()
         .find_map(|line| line.strip_prefix("totals: ")?.trim().parse().ok());

@@ -1,7 +1,7 @@
-//! How long a request takes when many come at once: the same load for the built-in command, Lua and Sluice.
+//! The latency of requests under load: the same load for the built-in command, Lua and Sluice.
 //!
-//! The load is made to the measure of Lua: half of what it can do, which is easy for all three, and a little more than it
-//! can do, which is where Lua's users begin to wait for each other.
+//! The load is a share of the capacity of Lua: half of it, which all three can serve, and a little more than all of it, at
+//! which requests to Lua begin to queue.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::options::Options;
 use crate::progress;
 use crate::row::{Contest, Row, Way, Work};
 
-/// The loads, as parts of what Lua gets through.
+/// The loads, as shares of the capacity of Lua.
 pub(crate) const LOADS: [f64; 2] = [0.5, 1.1];
 
 /// The capacity is measured for a part of the time of a run, in several rounds.
@@ -36,7 +36,7 @@ pub(crate) struct Contestant {
     pub(crate) under: Vec<Loaded>,
 }
 
-/// What a load did.
+/// The results under one load.
 pub(crate) struct Loaded {
     /// Requests per second that were due.
     pub(crate) rate: f64,
@@ -112,7 +112,7 @@ fn hold(
     contestants
 }
 
-/// The largest of several rounds: whatever else runs can only make it smaller.
+/// The largest of several rounds, because other programs can only lower it.
 fn capacities(
     bench: &mut Bench,
     contest: &Contest,

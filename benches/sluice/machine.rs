@@ -1,11 +1,11 @@
-//! Where and when something was measured.
+//! The machine, the server and the date of a measurement.
 
 use std::fs;
 use std::process::Command;
 
 use crate::support::Server;
 
-/// Lines of a table: what, and which.
+/// The rows of a table: a property and its value.
 pub(crate) fn describe() -> Vec<(&'static str, String)> {
     vec![
         ("date", output("date", &["-u", "+%Y-%m-%d"])),

@@ -1,7 +1,7 @@
-//! Sluice next to what it stands in for: what commands cost the server, how long requests take under load, how both grow.
+//! Compares Sluice with built-in commands and Lua scripts: the server CPU of commands, the latency under load, the growth of both.
 //!
-//! `make bench` measures all of it and writes docs/benchmarks.md with its charts. What is measured is said by `families/`,
-//! how by [`cost`], [`latency`] and [`growth`], and how it is shown by [`report`].
+//! `make bench` runs all of it and writes docs/benchmarks.md with its charts. `families/` lists the measured commands; [`cost`],
+//! [`instructions`], [`latency`], [`growth`] and [`deadlock`] measure; [`report`] writes the page.
 
 mod bench;
 #[path = "../chart/mod.rs"]
@@ -47,7 +47,9 @@ fn main() -> ExitCode {
     };
     let results = measure(&options);
     if results.is_empty() {
-        eprintln!("Nothing is named like that.");
+        eprintln!(
+            "No row, contest or series of the chosen parts has one of these words in its name."
+        );
         return ExitCode::FAILURE;
     }
     let page = report::page(&results, &options);

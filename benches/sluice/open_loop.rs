@@ -1,8 +1,8 @@
-//! A client whose commands are due when they are due, however slow the server is.
+//! A client that sends requests by a schedule and does not wait for replies.
 //!
-//! A client that waits for a reply before it sends the next command asks less of a slow server, and so leaves out of its
-//! latencies what everybody else would have waited for ("coordinated omission"). Here requests come by a schedule, as from
-//! many independent users (a Poisson process), and a latency counts from the moment when the request was due.
+//! A client that waits for its reply sends fewer requests to a slow server, and its latencies leave out the waiting time of all
+//! other users ("coordinated omission"). Here requests follow a schedule, as of many independent users (a Poisson process), and
+//! a latency counts from the moment when the request was due.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -13,27 +13,27 @@ use crate::cpu::main_thread_time;
 use crate::support::{Random, Server, Swarm};
 use crate::template::Ready;
 
-/// As many as a service of some size has.
+/// The number of connections, as of a medium service.
 pub(crate) const CONNECTIONS: usize = 50;
 
 /// Requests that each connection has under way while the capacity is measured.
 const DEPTH: usize = 4;
 
-/// Cycles of a request, in one write: what a page of a shop asks for, or a client that pipelines by itself. One command in a
-/// write costs the server mostly the system calls, and this client more than the server.
+/// Cycles of a request, in one write, as a page of a shop or a pipelining client sends them. With one command in a write, the
+/// server would spend most of its time in system calls, and this client would need more time than the server.
 pub(crate) const CYCLES: usize = 10;
 
-/// How many are sent before replies are read.
+/// Requests that are sent before replies are read.
 const BURST: usize = 64;
 
 /// Latencies are kept in nanoseconds with three digits.
 const DIGITS: u8 = 3;
 const LONGEST: u64 = 100_000_000_000;
 
-/// When all is sent, replies come within this.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// The time within which all replies arrive after the last request.
+const REPLY_LIMIT: Duration = Duration::from_secs(60);
 
-/// All connections, and what each of them has asked.
+/// All connections, and the requests of each that have no reply yet.
 pub(crate) struct OpenLoop<'a> {
     swarm: Swarm,
     row: &'a str,
@@ -51,14 +51,14 @@ pub(crate) struct OpenLoop<'a> {
 struct Asked {
     /// When each was due.
     due: VecDeque<Instant>,
-    /// Replies to the first of them that have come.
+    /// Replies to the first of them that have arrived.
     heard: usize,
 }
 
-/// What a run has shown.
+/// The results of a run.
 pub(crate) struct Run {
     pub(crate) latencies: Histogram<u64>,
-    /// How long after they were due requests were sent: what of the latencies is the client's own.
+    /// The delay between the due time of a request and its sending: the client's own part of a latency.
     pub(crate) lateness: Histogram<u64>,
 }
 
@@ -79,9 +79,9 @@ impl<'a> OpenLoop<'a> {
         }
     }
 
-    /// Requests that `server` gets through in a second of its own time when there is always another one waiting.
+    /// Requests that `server` answers in a second of its own CPU time while more requests always wait.
     ///
-    /// By the time of its main thread, not by the clock: what else runs on the machine would set the pace.
+    /// The time is that of its main thread, not of the clock, because other programs would lower the result.
     pub(crate) fn capacity(mut self, server: u32, length: Duration) -> f64 {
         let start = Instant::now();
         let before = main_thread_time(server);
@@ -143,14 +143,14 @@ impl<'a> OpenLoop<'a> {
         self.asked[connection].due.push_back(due);
     }
 
-    /// Reads what has come. It does not sleep: this client has a core of its own, and nobody wakes up in time.
+    /// Reads the replies that have arrived. It does not sleep: this client has its own core, and a wake-up would take too long.
     fn listen(&mut self) {
         for connection in self.swarm.ready(Duration::ZERO) {
             self.hear(connection);
         }
     }
 
-    /// How many requests of the connection have got their last reply.
+    /// Reads replies of the connection. Returns the number of requests that are complete now.
     fn hear(&mut self, connection: usize) -> usize {
         let mut complete = 0;
         let asked = &mut self.asked[connection];
@@ -169,7 +169,7 @@ impl<'a> OpenLoop<'a> {
     }
 
     fn finish(&mut self) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + REPLY_LIMIT;
         while self.asked.iter().any(|asked| !asked.due.is_empty()) {
             assert!(
                 Instant::now() < deadline,

@@ -6,20 +6,20 @@ use std::time::Duration;
 use crate::instructions;
 
 pub(crate) const HELP: &str = "\
-Measures Sluice next to what it stands in for: make bench [ROWS='word ...'] [ARGS='option ...']
+Compares Sluice with built-in commands and Lua scripts: make bench [ROWS='word ...'] [ARGS='option ...']
 
 Without words it measures everything and writes docs/benchmarks.md with its charts. With words, or with a choice of parts, it
-prints what it has measured and writes nothing, unless --out says where to.
+prints the results, and writes files only if --out names a folder.
 
-To see quickly whether all of it runs: --rounds 1 --cycles 200 --millis 300 --most 1000 --out target/bench
+A short run of all parts: --rounds 1 --cycles 200 --millis 300 --most 1000 --out target/bench
 
-  word          only rows, contests and series whose name or group contains one of the words; cost only, unless --parts
+  word          only rows, contests and series whose name or group contains one of the words; cost only, without --parts
   --parts LIST  of cost,instructions,latency,growth,deadlock
-  --rounds N    how often each row of the cost is measured; the least result counts (15)
+  --rounds N    how often each row of the cost is measured; the smallest result counts (15)
   --cycles N    cycles in a batch of pipelined commands; a quarter of it one by one (5000)
   --pipeline N  commands in one write (32)
   --millis N    how long each contest of the latency runs at each rate (3000)
-  --most N      the largest number of keys, orders and so on that the growth goes to (1000000)
+  --most N      the largest number of keys, orders and so on in the growth (1000000)
   --out DIR     write benchmarks.md and the folder benchmarks/ there
   --aof         with an append-only file, flushed every second
   --no-module   only the rows of the cost that need no Sluice";
@@ -58,7 +58,7 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// An error is what to tell the user.
+    /// An error is a text for the user.
     pub(crate) fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Self, String> {
         let mut options = Self {
             words: Vec::new(),
@@ -74,7 +74,7 @@ impl Options {
         };
         while let Some(argument) = arguments.next() {
             match argument.as_str() {
-                // Cargo says so to every benchmark.
+                // Cargo passes this option to every benchmark.
                 "--bench" => {}
                 "--parts" => options.parts = parts(arguments.next())?,
                 "--rounds" => options.rounds = positive(arguments.next(), &argument)?,

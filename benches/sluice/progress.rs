@@ -1,4 +1,4 @@
-//! How far a part of the benchmark is.
+//! The progress bar of a part of the benchmark.
 
 use indicatif::{ProgressBar, ProgressStyle};
 

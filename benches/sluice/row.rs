@@ -1,13 +1,13 @@
-//! What is measured: rows of commands, and what each family says about its own. The families are in `families/`.
+//! The types of `families/`: rows of commands, ratios between them, contests and series.
 
 use crate::support::Value;
 
-/// One of Sluice's families, or the floor under all of them.
+/// The measurements of one family of commands, or of the floor.
 pub(crate) struct Family {
     pub(crate) title: &'static str,
     /// The name of its chart, `docs/benchmarks/<file>.svg`.
     pub(crate) file: &'static str,
-    /// What a reader should know first.
+    /// The first paragraph of its section.
     pub(crate) text: &'static str,
     pub(crate) groups: &'static [Group],
     /// The rows of the chart.
@@ -31,24 +31,24 @@ pub(crate) struct Row {
     /// Commands before each batch, on an empty dataset.
     pub(crate) setup: &'static [&'static str],
     pub(crate) work: Work,
-    /// How many items each cycle is about: cycles of many are fewer, and their pipelines shorter.
+    /// Items of a cycle. A row with many of them runs fewer cycles in shorter pipelines.
     pub(crate) items: u64,
-    /// What every connection sends before and after the row: the row's own mode of the server or of its connections.
+    /// Commands that every connection sends before and after the row: they set and reset a mode of the server or the connection.
     pub(crate) mode: Option<[&'static str; 2]>,
 }
 
-/// What is measured.
+/// The commands that are measured.
 pub(crate) enum Work {
     /// These commands, over and over; all of them together are one cycle.
     Cycle(&'static [Step]),
-    /// Clients in a queue: whoever is served gives to the next one and queues again, which is one cycle.
+    /// Clients in a queue. In a cycle, the served client hands over to the next client and queues again.
     HandOver {
         waiters: usize,
         give: Step,
         take: Step,
     },
-    /// The same, but all requests are those of one connection, which is not blocked. Another connection hears on the channel
-    /// `{key}` which request is served.
+    /// The same, but all requests are those of one connection, which is not blocked. Another connection receives the
+    /// served request on the channel `{key}`.
     NotifiedHandOver {
         waiters: usize,
         give: Step,
@@ -59,16 +59,16 @@ pub(crate) enum Work {
 /// A command and its only right reply.
 ///
 /// The command is split at spaces. `{key}` is a key that no other row uses, `{i}` counts the cycles of a batch from 1,
-/// `{100 items}` are the items of the filters that `filled.rs` makes, a hundred others in each cycle; `{100 new}` are others.
+/// `{100 items}` are items of the filters that `filled.rs` fills, a different hundred in each cycle; `{100 new}` are new items.
 /// `{client}` is the number of the client, `{value}` is 128 bytes, `{sha:<script>}` is the digest of a script in `lua/`.
-/// Where there are `{n}` of something, `{r}` is one of them, another in each cycle. `{token}` is the last item of the reply to
-/// the step before, an array.
+/// `{n}` is the size of a series; `{r}` is a number from 1 to that size, a different one in each cycle. `{token}` is the last
+/// item of the reply to the step before, an array.
 pub(crate) struct Step {
     pub(crate) command: &'static str,
     pub(crate) reply: Reply,
 }
 
-/// The reply that a step must get: anything else fails the benchmark, because it would measure something else.
+/// The reply that a step must get. Any other reply ends the benchmark, because it would measure something else.
 pub(crate) enum Reply {
     Nil,
     /// Any integer.
@@ -91,15 +91,15 @@ pub(crate) enum Reply {
 pub(crate) struct Figure {
     pub(crate) row: &'static str,
     pub(crate) over: &'static str,
-    /// The most that it may be.
+    /// The design target: the largest ratio that meets it.
     pub(crate) bar: Option<f64>,
-    /// Why it is more than that; without a bar, what to compare it with.
+    /// The reason why the ratio misses its target. Without a target: a note for the reader.
     pub(crate) reason: &'static str,
-    /// Is it a hot command over its row in the floor module? Then instructions are counted, too.
+    /// Whether it compares a hot command with its row in the floor module. If so, instructions are counted, too.
     pub(crate) is_hot: bool,
 }
 
-/// What the front page compares: a Lua script and a command of Sluice, as multiples of a built-in command.
+/// A comparison of the first chart: a Lua script and a command of Sluice, as multiples of a built-in command.
 pub(crate) struct Pair {
     pub(crate) title: &'static str,
     pub(crate) built_in: &'static str,
@@ -107,8 +107,8 @@ pub(crate) struct Pair {
     pub(crate) sluice: &'static str,
 }
 
-/// Three ways to do the same, or what comes close to it, whose latencies are compared: built-in, Lua, Sluice. A
-/// request is several cycles in one write.
+/// Three ways with the same or a similar effect, whose latencies are compared: built-in, Lua, Sluice. A request is several
+/// cycles in one write.
 pub(crate) struct Contest {
     pub(crate) name: &'static str,
     pub(crate) rows: [Row; 3],
@@ -122,7 +122,7 @@ pub(crate) struct Series {
     pub(crate) sizes: &'static [u64],
     pub(crate) built_in: Probe,
     pub(crate) sluice: Probe,
-    /// Whether the server is looked at while it has nothing to do, with the most of them.
+    /// Whether the CPU time of the idle server is measured, too, with the largest number of them.
     pub(crate) idle: bool,
 }
 
@@ -131,18 +131,18 @@ pub(crate) struct Probe {
     pub(crate) name: &'static str,
     /// Commands on an empty dataset.
     pub(crate) setup: &'static [&'static str],
-    /// This command for each `{i}` up to the number; empty for none.
+    /// This command runs for each `{i}` from 1 to the number. Empty: no command.
     pub(crate) fill: &'static str,
     pub(crate) load: Load,
 }
 
-/// What a [`Probe`] measures.
+/// The measured commands of a [`Probe`].
 pub(crate) enum Load {
     /// Pipelined cycles.
     Cycle(&'static [Step]),
     /// A hand-over from one client to the next, one by one, in a queue of so many clients.
     Queue { give: Step, take: Step },
-    /// A hand-over between two clients, while as many as there are wait with this command, each for a key of its own.
+    /// A hand-over between two clients, while so many others wait with this command, each for its own key.
     Aside {
         waiting: &'static str,
         give: Step,
@@ -150,11 +150,11 @@ pub(crate) enum Load {
     },
 }
 
-/// Who does the work.
+/// The implementation that a row measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     BuiltIn,
-    /// A module that does nothing with it.
+    /// The floor module, which makes only the necessary calls.
     Floor,
     Lua,
     Sluice,
@@ -331,7 +331,7 @@ pub(crate) const fn bar(row: &'static str, over: &'static str, bar: f64) -> Figu
     }
 }
 
-/// A command may cost so many times its row in the floor module.
+/// The design target of a hot command over its row in the floor module.
 pub(crate) const FLOOR_BAR: f64 = 1.1;
 
 /// A hot command over its row in the floor module.
@@ -343,7 +343,7 @@ pub(crate) const fn hot(row: &'static str, floor: &'static str) -> Figure {
 }
 
 impl Figure {
-    /// Why its bar is not reached, should that be so.
+    /// Sets its [`reason`](Figure::reason).
     pub(crate) const fn because(self, reason: &'static str) -> Self {
         Self { reason, ..self }
     }

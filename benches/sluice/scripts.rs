@@ -1,4 +1,4 @@
-//! The Lua scripts that Sluice stands in for, and where each comes from.
+//! The Lua scripts that Sluice replaces, and the origin of each.
 
 pub(crate) struct Script {
     /// `{sha:<name>}` calls it.

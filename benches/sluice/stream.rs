@@ -1,4 +1,4 @@
-//! Cycles of commands on their way to the server, in pipelines or one by one, and the server's time for them.
+//! Sends cycles of commands to the server, in pipelines or one by one, and measures the server's time for them.
 
 use crate::cpu::main_thread_time;
 use crate::support::Raw;
@@ -12,7 +12,7 @@ pub(crate) fn timed(pid: u32, cycles: u64, work: impl FnOnce(u64)) -> f64 {
     nanoseconds as f64 / cycles as f64 / 1000.0
 }
 
-/// The cycles of a row, on their way to the server.
+/// Sends the cycles of a row.
 pub(crate) struct Stream<'a> {
     row: &'a str,
     steps: &'a [Ready<'a>],

@@ -9,7 +9,7 @@ use crate::support::{Raw, Value};
 /// The size of `{value}`.
 const VALUE_BYTES: usize = 128;
 
-/// What the placeholders of all rows stand for.
+/// The values of the placeholders that all rows share.
 pub(crate) struct Words {
     value: String,
     digests: HashMap<&'static str, String>,
@@ -28,7 +28,7 @@ impl Words {
         }
     }
 
-    /// Fills in all that does not change within a batch. There are `number` of what the text is about.
+    /// Replaces the placeholders that are the same in a whole batch. `{n}` becomes `number`.
     pub(crate) fn fill(&self, text: &str, key: &str, number: u64) -> Template {
         let mut text = text
             .replace("{key}", key)
@@ -76,7 +76,7 @@ impl Template {
         }
     }
 
-    /// The command as a reader would write it.
+    /// The command as text, with a space between two arguments.
     pub(crate) fn text(&self, number: u64, client: usize) -> String {
         let mut text = self.text.replace("{i}", &number.to_string());
         for (open, name) in [("{100 items}", "item"), ("{100 new}", "new")] {
@@ -94,7 +94,7 @@ impl Template {
     }
 }
 
-/// A number from 1 to `most` that jumps about as `number` grows (Fibonacci hashing).
+/// A number from 1 to `most`, scattered as `number` grows (Fibonacci hashing).
 fn scattered(number: u64, most: u64) -> u64 {
     let word = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let place = (u128::from(word) * u128::from(most)) >> u64::BITS;
@@ -112,7 +112,7 @@ pub(crate) struct Ready<'a> {
 }
 
 impl<'a> Ready<'a> {
-    /// There are `number` of what the step is about.
+    /// `{n}` of the step becomes `number`.
     pub(crate) fn new(step: &'a Step, words: &Words, key: &str, number: u64) -> Self {
         Self {
             template: words.fill(step.command, key, number),

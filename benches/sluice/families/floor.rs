@@ -1,4 +1,4 @@
-//! The floor: what the server takes for any command, and for one of a module that finds nothing to do.
+//! The floor: the cost of built-in commands, and of module commands that find no key.
 
 use crate::row::Reply::{Bulk, Int, Is, Nil, Text};
 use crate::row::{Family, Group, Row, figure, row, step};

@@ -122,7 +122,7 @@ const ACQUIRE: Step = step("LOCK.ACQUIRE {key} me PX 30000", Int);
 
 const REDISSON_LOCK: Step = step("EVALSHA {sha:redisson_lock} 1 {key} 30000 me", Nil);
 
-/// Unlocks with this reply: 1 when the lock is free then, 0 when it was entered more than once.
+/// Unlocks with this reply: 1 if the lock is free afterwards, 0 if the owner still holds it.
 const fn redisson_unlock(reply: i64) -> Step {
     step(
         "EVALSHA {sha:redisson_unlock} 2 {key} {key}:channel 0 30000 me",
@@ -287,7 +287,7 @@ const LOCK_HELD: &[Row] = &[
     row(
         "LOCK.RENEW",
         &["LOCK.ACQUIRE {key} me PX 600000"],
-        // Each renewal moves the end of the lease, as one that comes seconds after the last does.
+        // Each renewal moves the end of the lease, as a renewal some seconds later does.
         &[step("LOCK.RENEW {key} me PX 600{i}", Int)],
     ),
     row(
@@ -303,7 +303,7 @@ const LOCK_HELD: &[Row] = &[
     row(
         "LOCK.GUARD, a new fence",
         &[],
-        // Of each client its own: which of them the server reads first is not said.
+        // Each client has its own key, because the server may read the clients in any order.
         &[step("LOCK.GUARD {key}:{client} {i}", Is(1))],
     ),
     row(
@@ -375,7 +375,7 @@ const LOCK_HAND_OVER: &[Row] = &[
     ),
 ];
 
-/// Each client has a lock of its own: the requests of many would meet in one.
+/// Each client has its own lock, because a shared lock would refuse most requests.
 const CONTEST: Contest = Contest {
     name: "lock: acquire and release",
     rows: [
@@ -409,7 +409,7 @@ const CONTEST: Contest = Contest {
     ],
 };
 
-/// A million waiters would be a million connections.
+/// Numbers of waiting clients. Each of them is a connection, so a million is too many.
 const CROWDS: &[u64] = &[1, 1_000, 10_000];
 
 const SERIES: &[Series] = &[

@@ -1,4 +1,4 @@
-//! All rows, by family: what Sluice does, next to the built-in commands and the Lua that it stands in for.
+//! All rows, by family: commands of Sluice, and the built-in commands and Lua scripts to compare them with.
 //!
 //! To add a family, add a file for it and name it in [`FAMILIES`].
 
@@ -27,5 +27,5 @@ pub(crate) static FAMILIES: [&Family; 8] = [
 
 const OK: Reply = Reply::Text("OK");
 
-/// The numbers of keys and the like that the growth goes through.
+/// The numbers of keys and so on for which the growth is measured.
 const SIZES: &[u64] = &[1, 1_000, 1_000_000];

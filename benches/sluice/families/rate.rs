@@ -209,7 +209,7 @@ const CONTEST: Contest = Contest {
     ],
 };
 
-/// An hour for each request: no limit is forgotten while it is measured.
+/// Each request adds an hour, so no limit ends during the measurement.
 const SERIES: &[Series] = &[Series {
     name: "rate: check one of many limits",
     of: "limits in use",

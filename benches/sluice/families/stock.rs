@@ -250,7 +250,7 @@ const STOCK_READ: &[Row] = &[
     ),
 ];
 
-/// The built-in way sells without any of it: it is there to show the floor.
+/// The built-in command sells without order, user and event: it shows the lowest latency.
 const CONTEST: Contest = Contest {
     name: "stock: sell with order, user and event",
     rows: [

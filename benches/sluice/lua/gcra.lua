@@ -1,5 +1,5 @@
--- GCRA, as libraries have it: KEYS[1] the time at which the key will be as if never used;
--- ARGV[1] burst, ARGV[2] count, ARGV[3] period in milliseconds. Replies with {limited, remaining, retry, reset}.
+-- GCRA, as in libraries: KEYS[1] the time at which the whole burst is available again;
+-- ARGV[1] burst, ARGV[2] count, ARGV[3] period in milliseconds. Returns {limited, remaining, retry, reset}.
 local interval = tonumber(ARGV[3]) * 1000 / tonumber(ARGV[2])
 local room = interval * (tonumber(ARGV[1]) + 1)
 local time = redis.call('time')

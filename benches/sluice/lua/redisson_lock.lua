@@ -1,5 +1,5 @@
 -- What Redisson's RLock.tryLock() does: KEYS[1] lock; ARGV[1] lease in ms, ARGV[2] owner.
--- Replies nil when the owner has got it or has entered again, else the rest of the holder's lease.
+-- Returns nil if the owner acquired or re-entered the lock, else the remaining lease of the holder in ms.
 if redis.call('exists', KEYS[1]) == 0 or redis.call('hexists', KEYS[1], ARGV[2]) == 1 then
   redis.call('hincrby', KEYS[1], ARGV[2], 1)
   redis.call('pexpire', KEYS[1], ARGV[1])

@@ -1,5 +1,5 @@
 -- What Redisson's RLock.unlock() does: KEYS[1] lock, KEYS[2] channel; ARGV[1] message, ARGV[2] lease in ms, ARGV[3] owner.
--- Replies nil when the owner holds nothing, 0 when it still holds, 1 when the lock is free and waiters have been told.
+-- Returns nil if the owner has no hold, 0 if it still has one, 1 if the lock is free and waiting clients were notified.
 if redis.call('hexists', KEYS[1], ARGV[3]) == 0 then
   return nil
 end

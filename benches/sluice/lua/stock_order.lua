@@ -1,6 +1,6 @@
--- The same with orders, a limit for each user and an event: KEYS[1] stock (a string), KEYS[2] orders (a hash), KEYS[3]
+-- Stock with orders, a limit for each user and an event: KEYS[1] stock (a string), KEYS[2] orders (a hash), KEYS[3]
 -- users (a hash), KEYS[4] event stream; ARGV[1] quantity, ARGV[2] order, ARGV[3] user, ARGV[4] limit.
--- Replies with what is left (an order that is known: what was left then), -1 sold out, -2 over the user's limit.
+-- Returns the remaining quantity (for a known order: the one after that order), -1 if sold out, -2 if over the user's limit.
 local known = redis.call('hget', KEYS[2], ARGV[2])
 if known then
   return tonumber(known)

@@ -30,7 +30,7 @@ pub(super) fn table(family: &Family, rows: &[&Measured]) -> Table {
     table
 }
 
-/// One row over another: in pipelines, unless they have none.
+/// The ratio of two rows: in pipelines, or one by one if a row has no pipelines.
 pub(super) fn measured(rows: &[&Measured], row: &str, over: &str) -> Option<f64> {
     let cost = |name| {
         let found = rows.iter().find(|measured| measured.row.name == name)?;

@@ -428,7 +428,7 @@ fn number(value: u64) -> String {
     groups.collect::<Vec<_>>().join(" ")
 }
 
-/// Puts what is a command, at the head of a row's name, in code.
+/// Formats the commands in the name of a row as code.
 fn code(name: &str) -> String {
     let word = |word: &str| match is_command(word) {
         true => format!("`{word}`"),

@@ -2,7 +2,7 @@
 
 use super::table::Table;
 
-/// The page, or what of it is printed for somebody who wants to see figures: headings and tables.
+/// The page, or its printed form: only headings and tables.
 pub(super) struct Page {
     text: String,
     is_printed: bool,
@@ -16,7 +16,7 @@ impl Page {
         }
     }
 
-    /// What is not printed: text and charts.
+    /// Adds text or a chart, unless the page is printed.
     pub(super) fn prose(&mut self, paragraph: &str) {
         if !self.is_printed {
             self.add(paragraph);
@@ -35,7 +35,7 @@ impl Page {
         self.text
     }
 
-    /// An empty line comes between.
+    /// Adds a part after an empty line.
     fn add(&mut self, part: &str) {
         if !self.text.is_empty() {
             self.text.push('\n');
