@@ -1,5 +1,5 @@
-//! What filters really err, and what they really take: fills Bloom and cuckoo filters, asks them for millions of items that
-//! they never saw, and writes the table and the plots of `docs/filters.md`.
+//! Measures the false positive rate and the memory of filters: fills Bloom and cuckoo filters, queries millions of items that
+//! were never added, and writes the table and the plots of `docs/filters.md`.
 //!
 //! `make filter-rates` runs it. It needs no server: the filters are the module's own.
 
@@ -16,7 +16,7 @@ use measure::{Measured, bloom, cuckoo, growth};
 
 const RATES: [f64; 5] = [0.1, 0.01, 0.001, 0.0001, 0.00001];
 
-/// How many times as large as reserved a filter gets.
+/// A filter grows to so many times its reserved capacity.
 const GROWTH: u64 = 200;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -74,7 +74,7 @@ fn table(blooms: &[(f64, [Measured; 2])], cuckoos: &[(u64, Measured)]) -> String
     table
 }
 
-/// A number with two digits that count.
+/// A number with two significant digits.
 fn significant(number: f64) -> String {
     if number == 0.0 {
         return "0".into();
@@ -93,8 +93,12 @@ fn replace(path: &Path, table: &str) -> Result<(), Box<dyn Error>> {
     const BEGIN: &str = "<!-- measured by make filter-rates -->\n";
     const END: &str = "<!-- end -->";
     let text = std::fs::read_to_string(path)?;
-    let (before, rest) = text.split_once(BEGIN).ok_or("the table has no place")?;
-    let (_, after) = rest.split_once(END).ok_or("the table has no end")?;
+    let (before, rest) = text
+        .split_once(BEGIN)
+        .ok_or("the page has no mark for the table")?;
+    let (_, after) = rest
+        .split_once(END)
+        .ok_or("the page has no mark after the table")?;
     std::fs::write(path, format!("{before}{BEGIN}{table}{END}{after}"))?;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Filling and asking.
+//! Fills and queries filters.
 
 use sluice::bloom::state::{Bloom, BloomParameters};
 use sluice::cuckoo::state::{Cuckoo, CuckooParameters};
@@ -8,24 +8,24 @@ use sluice::filter::state::{Added, Filter, FilterHeader, FilterKind};
 const CAPACITY: u64 = 1_000_000;
 const SMALL: u64 = 20_000;
 
-/// So many errors make the rate sure to a few percent.
+/// With so many false positives, the measured rate is accurate to a few percent.
 const ERRORS: f64 = 1_000.0;
 const MOST_PROBES: f64 = 20_000_000.0;
 
 const SEED: u64 = 20_070_601;
 
-/// What was seen of a filter.
+/// The measurements of a filter.
 #[derive(Clone, Copy)]
 pub(crate) struct Measured {
-    /// The share of items that it never saw and says to have.
+    /// The false positive rate: the share of items that were never added and are found.
     pub(crate) rate: f64,
-    /// Its bits for each item that it has.
+    /// Bits per added item.
     pub(crate) bits: f64,
-    /// How many items it has.
+    /// The number of added items.
     pub(crate) items: u64,
 }
 
-/// A Bloom filter that is as full as it was reserved for, and one that has grown.
+/// A Bloom filter filled to its reserved capacity, and one that has grown.
 pub(crate) fn bloom(error: f64) -> [Measured; 2] {
     let full = bloom_of(error, CAPACITY, CAPACITY);
     let grown = bloom_of(error, SMALL, 200 * SMALL);
@@ -48,7 +48,7 @@ pub(crate) fn growth(error: f64, times: u64) -> Vec<Measured> {
     seen
 }
 
-/// A cuckoo filter that is as full as it was reserved for.
+/// A cuckoo filter filled to its reserved capacity.
 pub(crate) fn cuckoo(bits: u64) -> Measured {
     let mut filter = new::<Cuckoo>(CuckooParameters::new(CAPACITY, 4, bits / 8, 20, 0));
     (0..CAPACITY).for_each(|number| add(&mut filter, number));
@@ -83,12 +83,12 @@ fn add<K: FilterKind>(filter: &mut Filter<K>, number: u64) {
     }
 }
 
-/// Asks for items that were never added.
+/// Queries items that were never added.
 fn look<K: FilterKind>(filter: &Filter<K>, expected: f64) -> Measured {
     let probes = (ERRORS / expected).min(MOST_PROBES) as u64;
     let held = (0..probes).filter(|probe| {
-        let strange = (u64::MAX - probe).to_le_bytes();
-        K::holds(filter, filter.hash(&strange))
+        let absent = (u64::MAX - probe).to_le_bytes();
+        K::holds(filter, filter.hash(&absent))
     });
     Measured {
         rate: held.count() as f64 / probes as f64,

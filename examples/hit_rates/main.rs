@@ -1,5 +1,5 @@
-//! Measures the hit ratio of a full cache: `cache-max-bytes` next to `allkeys-lru` and `allkeys-lfu` of the server, in the same
-//! memory. Writes the table and the plot of `docs/cache.md`.
+//! Measures the hit ratio of a full cache: `cache-max-bytes` compared with `allkeys-lru` and `allkeys-lfu` of the server, in the
+//! same memory. Writes the table and the plot of `docs/cache.md`.
 //!
 //! `make hit-rates` runs it. It starts `SERVER` (default: `redis-server`) with the module `SLUICE_MODULE`.
 
@@ -104,8 +104,12 @@ fn replace(path: &Path, table: &str) -> Result<(), Box<dyn Error>> {
     const BEGIN: &str = "<!-- measured by make hit-rates -->\n";
     const END: &str = "<!-- end -->";
     let text = std::fs::read_to_string(path)?;
-    let (before, rest) = text.split_once(BEGIN).ok_or("the table has no place")?;
-    let (_, after) = rest.split_once(END).ok_or("the table has no end")?;
+    let (before, rest) = text
+        .split_once(BEGIN)
+        .ok_or("the page has no mark for the table")?;
+    let (_, after) = rest
+        .split_once(END)
+        .ok_or("the page has no mark after the table")?;
     std::fs::write(path, format!("{before}{BEGIN}{table}{END}{after}"))?;
     Ok(())
 }

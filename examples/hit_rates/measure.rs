@@ -18,7 +18,7 @@ const VALUE_BYTES: usize = 500;
 const REQUESTS: u64 = 400_000;
 /// The first requests fill the cache and do not count.
 const WARM_UP: u64 = 200_000;
-/// So many reads are sent together, and so many writes of what they missed.
+/// Reads in one pipeline. The next pipeline writes the keys that were missing.
 const BATCH: u64 = 50;
 
 /// The order of the requests.
