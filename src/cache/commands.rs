@@ -7,8 +7,8 @@ use super::guard::{check_permission, is_absent};
 use super::lease::{Lease, LeaseStatus};
 use super::native::CACHE;
 use super::options::{
-    BACKOFF, BLOCK, BREAKER, GRACE, GUARD, JITTER, LEASE, OPTIONS, PX, REFRESH, RESET, SLIDE,
-    STALE, TOKEN, VER, breaker_name,
+    BACKOFF, BLOCK, BREAKER, CacheOptions, GRACE, GUARD, JITTER, LEASE, OPTIONS, PX, REFRESH,
+    RESET, SLIDE, STALE, TOKEN, VER, breaker_name,
 };
 use super::rebuilds::WaitingFetch;
 use super::revoke::{key_has_changed, revoke};
@@ -111,36 +111,17 @@ pub(super) fn fetch(call: &Call<'_>) -> Answer {
         budget::key_is_read(&name, Some(entry));
         return Ok(ctx.send_fetched(reply.state.word(), entry.value(), reply.n));
     }
-    let lease_ms = options.number_or(LEASE, 0);
-    let breaker = options.breaker();
     let mut request = FetchRequest {
-        lease_ms,
+        lease_ms: options.number_or(LEASE, 0),
         refresh: options.refresh(),
         slide_ms: options.number_or(SLIDE, 0),
         is_absent: false,
         is_replica: ctx.is_replica(),
     };
     if freshness == Freshness::Missing {
-        if edit.is_expired(now.ms()) && ctx.may_decide() {
-            drop(edit);
-            open(ctx, &name)?.remove_if_expired(now.ms());
-            edit = open_to_read(ctx, &name)?;
-        }
+        edit = without_expired(ctx, &name, edit, now)?;
         COUNTERS.misses.count();
-        if let Some([filter, item]) = options.all_bytes(GUARD)
-            && let Some(filter) = call.argument(filter)
-        {
-            check_permission(ctx, breaker, &filter)?;
-            if edit.entry().is_some() {
-                // A tombstone, or an entry that a replica does not remove. A listener to the `keymiss` of a filter that does
-                // not exist may remove it.
-                drop(edit);
-                request.is_absent = is_absent(ctx, &filter, item)?;
-                edit = open_to_read(ctx, &name)?;
-            } else {
-                request.is_absent = is_absent(ctx, &filter, item)?;
-            }
-        }
+        (edit, request.is_absent) = ask_guard(call, &options, &name, edit)?;
     }
     if let Freshness::Fresh(left) = freshness
         && request.slide_ms > 0
@@ -149,7 +130,8 @@ pub(super) fn fetch(call: &Call<'_>) -> Answer {
     {
         request.slide_ms = 0;
     }
-    let offer = || offer_lease(ctx, name.bytes(), lease_ms, breaker, now);
+    let breaker = options.breaker();
+    let offer = || offer_lease(ctx, name.bytes(), request.lease_ms, breaker, now);
     let entry = edit.entry();
     let step = decide_fetch(entry.as_deref(), freshness, &request, random::draw, offer);
     if step.is_early {
@@ -157,18 +139,10 @@ pub(super) fn fetch(call: &Call<'_>) -> Answer {
     }
     let reply = step.reply;
     count_reply(reply);
-    let waiting = || WaitingFetch {
-        lease_ms,
-        breaker: breaker.map(Into::into),
-    };
-    if reply.must_wait()
-        && let Some(block_ms) = options.number(BLOCK)
-        && ctx.may_block()
-        && queue_service::wait::<CacheQueues>(ctx, name.bytes(), waiting(), block_ms, reply.n, now)
-    {
-        return Ok(Reply::Later);
-    }
     if reply.must_wait() {
+        if begins_to_wait(ctx, &name, &options, reply, now) {
+            return Ok(Reply::Later);
+        }
         HOT.count_refusal(ctx, &name);
     }
     if step.slides {
@@ -183,6 +157,63 @@ pub(super) fn fetch(call: &Call<'_>) -> Answer {
     }
     let value = entry.as_deref().and_then(|entry| entry.value());
     Ok(ctx.send_fetched(reply.state.word(), value, reply.n))
+}
+
+/// Removes an entry that has expired. Returns the key, open again.
+fn without_expired<'k>(
+    ctx: Ctx<'k>,
+    name: &'k ServerString<'k>,
+    mut edit: EntryRead<'k>,
+    now: Now,
+) -> Result<EntryRead<'k>, Error> {
+    if !edit.is_expired(now.ms()) || !ctx.may_decide() {
+        return Ok(edit);
+    }
+    drop(edit);
+    open(ctx, name)?.remove_if_expired(now.ms());
+    open_to_read(ctx, name)
+}
+
+/// Asks the filter of `GUARD`, if there is one, whether the source has no value. Returns the key, perhaps open again.
+fn ask_guard<'k>(
+    call: &Call<'k>,
+    options: &CacheOptions<'_>,
+    name: &'k ServerString<'k>,
+    mut edit: EntryRead<'k>,
+) -> Result<(EntryRead<'k>, bool), Error> {
+    let guard = options.all_bytes(GUARD);
+    let guard = guard.and_then(|[filter, item]| Some((call.argument(filter)?, item)));
+    let Some((filter, item)) = guard else {
+        return Ok((edit, false));
+    };
+    check_permission(call.ctx, options.breaker(), &filter)?;
+    if edit.entry().is_none() {
+        let is_absent = is_absent(call.ctx, &filter, item)?;
+        return Ok((edit, is_absent));
+    }
+    // A tombstone, or an entry that a replica does not remove. A listener to the `keymiss` of a filter that does not exist may
+    // remove it.
+    drop(edit);
+    let is_absent = is_absent(call.ctx, &filter, item)?;
+    Ok((open_to_read(call.ctx, name)?, is_absent))
+}
+
+/// Lets the client wait, if it wants to and may. Returns whether it does.
+fn begins_to_wait(
+    ctx: Ctx<'_>,
+    name: &ServerString<'_>,
+    options: &CacheOptions<'_>,
+    reply: FetchReply,
+    now: Now,
+) -> bool {
+    let Some(block_ms) = options.number(BLOCK).filter(|_| ctx.may_block()) else {
+        return false;
+    };
+    let waiting = WaitingFetch {
+        lease_ms: options.number_or(LEASE, 0),
+        breaker: options.breaker().map(Into::into),
+    };
+    queue_service::wait::<CacheQueues>(ctx, name.bytes(), waiting, block_ms, reply.n, now)
 }
 
 /// Whether the server would accept a command that writes this entry now.
@@ -290,7 +321,7 @@ fn store(
     if step.ends_lease {
         if lease.is_some() {
             let rebuilds = &mut STATE.get().rebuilds;
-            rebuilds.remove(db, name.bytes(), now.ms()); // a search costs as much as a removal
+            rebuilds.remove(db, name.bytes(), now.ms()); // nothing, if the store has ended the lease meanwhile
         }
         serve_first_key(call, now);
     }
