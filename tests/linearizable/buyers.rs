@@ -100,6 +100,7 @@ impl Buyers {
             order: has_order.then_some(order),
             user,
             px,
+            request: random.word(),
         }
     }
 }
@@ -192,6 +193,7 @@ impl Family for Buyers {
                 order,
                 user,
                 px,
+                ..
             } => {
                 let verb = if px.is_some() { "RESERVE" } else { "DEDUCT" };
                 say(&format!(
@@ -255,6 +257,7 @@ impl Family for Buyers {
             keys,
             order: Some(order),
             px: Some(px),
+            request,
             ..
         } = op
         else {
@@ -274,6 +277,7 @@ impl Family for Buyers {
             op: Op::Due {
                 keys: keys.clone(),
                 order: *order,
+                request: *request,
             },
             from: from + lasts - Duration::from_millis(1),
             until: until.map(|at| at + lasts + SLACK),

@@ -61,6 +61,7 @@ mod of_stocks {
             order,
             user,
             px,
+            request: 1,
         }
     }
 
@@ -154,17 +155,45 @@ mod of_stocks {
         );
     }
 
+    /// The due time of the reservation of order 7 by this request.
+    fn due_of(request: u64) -> Op {
+        let (keys, order) = (vec![0], 7);
+        Op::Due {
+            keys,
+            order,
+            request,
+        }
+    }
+
+    #[test]
+    fn a_due_time_ends_no_later_reservation_of_the_order() {
+        let stocks = Stocks::new(1, None);
+        let reserved = || told(2, 3, take(1, Some(7), Some(20)), Reply::Numbers(vec![1]));
+        let set_again = || told(10, 11, Op::Set { key: 0, total: 2 }, Reply::Ok);
+        let reserves_again = |request| {
+            let mut again = take(1, Some(7), Some(20));
+            if let Op::Take { request: own, .. } = &mut again {
+                *own = request;
+            }
+            told(20, 21, again, Reply::Numbers(vec![1]))
+        };
+        let due = || told(22, 25, due_of(1), Reply::Happened);
+        let comes_back = || lost(22, Op::ComesBack { key: 0 });
+        let records = |request, available| {
+            let start = [set(2), reserved(), set_again(), reserves_again(request)];
+            let rest = [due(), comes_back(), finds(30, 31, available)];
+            start.into_iter().chain(rest).collect()
+        };
+        is_right(&stocks, records(2, 1));
+        is_wrong(&stocks, 31, records(2, 2));
+        is_right(&stocks, records(1, 2));
+    }
+
     #[test]
     fn a_reservation_is_confirmed_in_time() {
         let stocks = Stocks::new(1, None);
         let reserved = || told(2, 3, take(1, Some(7), Some(20)), Reply::Numbers(vec![1]));
-        let due = || {
-            let due = Op::Due {
-                keys: vec![0],
-                order: 7,
-            };
-            told(22, 25, due, Reply::Happened)
-        };
+        let due = || told(22, 25, due_of(1), Reply::Happened);
         let comes_back = || lost(22, Op::ComesBack { key: 0 });
         let confirm = |from, reply| {
             let confirm = Op::Confirm {

@@ -22,6 +22,8 @@ pub enum Op {
         order: Option<u32>,
         user: Option<u32>,
         px: Option<u64>,
+        /// Its number, which repetitions share: a due time is that of one reservation, and not of a later one of the same order.
+        request: u64,
     },
     Confirm {
         keys: Vec<usize>,
@@ -44,6 +46,7 @@ pub enum Op {
     Due {
         keys: Vec<usize>,
         order: u32,
+        request: u64,
     },
     /// Its quantity comes back, some time after that.
     ComesBack {
@@ -94,6 +97,8 @@ struct Order {
     first: First,
     status: Status,
     reply: i64,
+    /// The number of the request that has taken it.
+    request: u64,
 }
 
 impl Order {
@@ -182,13 +187,14 @@ impl Stock {
         match op {
             Op::Add { delta, order, .. } => {
                 self.available += delta;
-                self.remember(*order, First::Add(*delta), Status::Added, reply);
+                self.remember(*order, First::Add(*delta), Status::Added, reply, 0);
             }
             Op::Take {
                 qty,
                 order,
                 user,
                 px,
+                request,
                 ..
             } => {
                 self.available -= qty;
@@ -203,7 +209,8 @@ impl Stock {
                 if let Some(user) = user {
                     *self.users.entry(*user).or_default() += qty;
                 }
-                self.remember(*order, First::Take(*qty, *user, *px), status, reply);
+                let first = First::Take(*qty, *user, *px);
+                self.remember(*order, first, status, reply, *request);
             }
             Op::Confirm { order, .. } => {
                 let order = self.orders.get_mut(order).expect("it was decided");
@@ -227,12 +234,20 @@ impl Stock {
         }
     }
 
-    fn remember(&mut self, order: Option<u32>, first: First, status: Status, reply: i64) {
+    fn remember(
+        &mut self,
+        order: Option<u32>,
+        first: First,
+        status: Status,
+        reply: i64,
+        request: u64,
+    ) {
         if let Some(order) = order {
             let known = Order {
                 first,
                 status,
                 reply,
+                request,
             };
             self.orders.insert(order, known);
         }
@@ -318,7 +333,7 @@ impl Stocks {
             match decision {
                 Decision::Changes(reply) if !is_refused => stock.apply(op, *reply),
                 Decision::Marks => {
-                    stock.remember(order, First::Nothing, Status::Cancelled, UNKNOWN);
+                    stock.remember(order, First::Nothing, Status::Cancelled, UNKNOWN, 0);
                 }
                 _ => {}
             }
@@ -349,11 +364,16 @@ impl Stocks {
                 Reply::Counts(stock.map(|stock| [stock.available, stock.reserved, stock.sold]))
             }
             Op::Delete { key } => Reply::Deleted(self.stocks[*key].take().is_some()),
-            Op::Due { keys, order } => {
+            Op::Due {
+                keys,
+                order,
+                request,
+            } => {
                 for key in keys {
                     let stock = self.stocks[*key].as_mut();
                     if let Some(order) = stock.and_then(|stock| stock.orders.get_mut(order))
                         && order.status == Status::Reserved
+                        && order.request == *request
                     {
                         order.status = Status::Overdue;
                     }
