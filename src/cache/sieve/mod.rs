@@ -161,7 +161,7 @@ impl Sieve {
     }
 
     /// Sets whether the hand returns to the oldest entry early, so that entries go soon that are not used any more: see
-    /// [`EARLY_TENTHS`]. Otherwise it returns from the newest entry.
+    /// `EARLY_TENTHS`. Otherwise it returns from the newest entry.
     pub fn set_early_return(&mut self, returns_early: bool) {
         self.returns_early = returns_early;
     }
