@@ -483,6 +483,7 @@ fn a_full_cache_evicts_what_nobody_reads() {
 }
 
 /// With the order of SIEVE alone, the popular keys of yesterday stay, and those of today find no place beside keys that are read once.
+/// Keys that a filter denies change nothing, because nobody stores them.
 #[test]
 fn new_popular_keys_replace_the_old_ones() {
     const ENTRIES: i64 = 4000;
@@ -491,10 +492,16 @@ fn new_popular_keys_replace_the_old_ones() {
     let store = |key: &String| format!("CACHE.SET {key} {value} PX 6000000");
     client.must(&store(&"popular:0:1000".to_owned()));
     set_budget(&mut client, &(ENTRIES * counted(&server).1).to_string());
+    client.must("BF.ADD known nothing");
     let mut read = |day: u32, round: u32| {
         let popular = (0..2500).map(|number| format!("popular:{day}:{number}"));
         let once = (0..800).map(|number| format!("once:{day}:{round}:{number}"));
         let keys: Vec<String> = popular.chain(once).collect();
+        let denied = (0..4000).map(|number| {
+            format!("CACHE.FETCH denied:{day}:{round}:{number} LEASE 5000 GUARD known something")
+        });
+        let denied = client.run_all(denied);
+        assert!(denied.iter().all(|reply| fetched(reply).0 == "ABSENT"));
         let mut hits = 0;
         for keys in keys.chunks(100) {
             let replies = client.run_all(keys.iter().map(|key| format!("CACHE.GET {key}")));
