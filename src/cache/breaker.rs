@@ -16,7 +16,7 @@ pub struct BreakerRequest<'a> {
     pub open_ms: u32,
 }
 
-/// A [`BreakerRequest`] that waits.
+/// The [`BreakerRequest`] of a waiting client, which owns the name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WaitingBreakerRequest {
     name: Box<[u8]>,
@@ -35,7 +35,7 @@ impl From<BreakerRequest<'_>> for WaitingBreakerRequest {
 }
 
 impl WaitingBreakerRequest {
-    /// The request.
+    /// Borrows it for a lease.
     pub fn as_request(&self) -> BreakerRequest<'_> {
         BreakerRequest {
             name: &self.name,

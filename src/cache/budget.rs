@@ -209,7 +209,7 @@ fn forget_position(entry: &CacheEntry) {
     }
 }
 
-/// A key was read. `entry`: what it holds, or nothing, so that the client is about to store an entry.
+/// Counts a read of a key. `entry`: the entry of the key; `None`: a miss, after which the client probably stores one.
 #[inline]
 pub(super) fn key_is_read(name: &ServerString<'_>, entry: Option<&CacheEntry>) {
     if let Some(position) = entry.and_then(|entry| entry.tag.position()) {
@@ -222,11 +222,14 @@ pub(super) fn key_is_read(name: &ServerString<'_>, entry: Option<&CacheEntry>) {
 
 #[inline(never)] // most servers have no budget
 fn simulate_read(name: &ServerString<'_>, max: u64) {
+    let simulation = &mut *SIMULATION.get();
+    let hash = xxh3_64_with_seed(name.bytes(), simulation.seed);
+    if !Miniatures::may_sample(hash) {
+        return;
+    }
     let mut entries = ENTRIES.get();
-    if let Some(bytes_of_one) = entries.bytes().checked_div(entries.entries()) {
-        let simulation = &mut *SIMULATION.get();
-        let hash = xxh3_64_with_seed(name.bytes(), simulation.seed);
-        let capacity = max / bytes_of_one.max(1);
+    if let Some(average_bytes) = entries.bytes().checked_div(entries.entries()) {
+        let capacity = max / average_bytes.max(1);
         entries.set_early_return(simulation.miniatures.read(hash, capacity));
     }
 }

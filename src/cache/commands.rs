@@ -119,9 +119,9 @@ pub(super) fn fetch(call: &Call<'_>) -> Answer {
         is_replica: ctx.is_replica(),
     };
     if freshness == Freshness::Missing {
-        edit = without_expired(ctx, &name, edit, now)?;
+        edit = remove_expired(ctx, &name, edit, now)?;
         COUNTERS.misses.count();
-        (edit, request.is_absent) = ask_guard(call, &options, &name, edit)?;
+        (edit, request.is_absent) = query_guard(call, &options, &name, edit)?;
     }
     if let Freshness::Fresh(left) = freshness
         && request.slide_ms > 0
@@ -140,7 +140,7 @@ pub(super) fn fetch(call: &Call<'_>) -> Answer {
     let reply = step.reply;
     count_reply(reply);
     if reply.must_wait() {
-        if begins_to_wait(ctx, &name, &options, reply, now) {
+        if block_client(ctx, &name, &options, reply, now) {
             return Ok(Reply::Later);
         }
         HOT.count_refusal(ctx, &name);
@@ -152,15 +152,15 @@ pub(super) fn fetch(call: &Call<'_>) -> Answer {
         edit = open_to_read(ctx, &name)?;
     }
     let entry = if reply.has_value { edit.entry() } else { None };
-    if reply.has_value || reply.token().is_some() {
+    if reply.is_read() {
         budget::key_is_read(&name, entry.as_deref());
     }
     let value = entry.as_deref().and_then(|entry| entry.value());
     Ok(ctx.send_fetched(reply.state.word(), value, reply.n))
 }
 
-/// Removes an entry that has expired. Returns the key, open again.
-fn without_expired<'k>(
+/// Removes the entry if it has expired. Returns the opened key.
+fn remove_expired<'k>(
     ctx: Ctx<'k>,
     name: &'k ServerString<'k>,
     mut edit: EntryRead<'k>,
@@ -174,8 +174,8 @@ fn without_expired<'k>(
     open_to_read(ctx, name)
 }
 
-/// Asks the filter of `GUARD`, if there is one, whether the source has no value. Returns the key, perhaps open again.
-fn ask_guard<'k>(
+/// Queries the filter of `GUARD`, if there is one. Returns the opened key, and whether the source has no value.
+fn query_guard<'k>(
     call: &Call<'k>,
     options: &CacheOptions<'_>,
     name: &'k ServerString<'k>,
@@ -198,8 +198,8 @@ fn ask_guard<'k>(
     Ok((open_to_read(call.ctx, name)?, is_absent))
 }
 
-/// Lets the client wait, if it wants to and may. Returns whether it does.
-fn begins_to_wait(
+/// Blocks the client if the request has `BLOCK` and the server permits it. Returns whether the client is blocked.
+fn block_client(
     ctx: Ctx<'_>,
     name: &ServerString<'_>,
     options: &CacheOptions<'_>,
@@ -321,7 +321,7 @@ fn store(
     if step.ends_lease {
         if lease.is_some() {
             let rebuilds = &mut STATE.get().rebuilds;
-            rebuilds.remove(db, name.bytes(), now.ms()); // nothing, if the store has ended the lease meanwhile
+            rebuilds.remove(db, name.bytes(), now.ms()); // no effect if the store has already ended the lease
         }
         serve_first_key(call, now);
     }

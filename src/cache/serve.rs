@@ -154,7 +154,7 @@ impl QueueService for CacheQueues {
             HeadStep::TimedOut(ticket) => HeadStep::TimedOut(ticket),
             HeadStep::Served(ticket, reply) => {
                 let value = entry.as_deref().filter(|_| reply.has_value);
-                if value.is_some() {
+                if reply.is_read() {
                     budget::key_is_read(name, value);
                 }
                 let value = value.and_then(|entry| entry.value());

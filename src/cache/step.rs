@@ -95,6 +95,11 @@ impl FetchReply {
         Self::new(state, true, left)
     }
 
+    /// Whether the cache is read: the client gets a value, or is to store one.
+    pub fn is_read(&self) -> bool {
+        self.has_value || self.token().is_some()
+    }
+
     /// Whether a client that may wait waits.
     pub fn must_wait(&self) -> bool {
         self.state == FetchState::Wait

@@ -482,7 +482,8 @@ fn a_full_cache_evicts_what_nobody_reads() {
     assert_counted(&server);
 }
 
-/// With the order of SIEVE alone, the popular keys of yesterday stay, and those of today find no place beside keys that are read once.
+/// With SIEVE alone, keys that were popular before stay in the cache. New popular keys are then evicted, like keys that are read once,
+/// before they are read again.
 /// Keys that a filter denies change nothing, because nobody stores them.
 #[test]
 fn new_popular_keys_replace_the_old_ones() {
@@ -1055,7 +1056,8 @@ fn a_command_looks_for_entries_to_evict_for_a_slice_only() {
     });
     let quickest = times.min().unwrap_or_default();
     assert!(quickest < Duration::from_millis(10), "{quickest:?}");
-    // One search for all commands of a transaction. Ten thousand searches would take half a millisecond each, on any machine.
+    // One search for all commands of a transaction. With a search for each command, the transaction would take 5 s longer: a search
+    // lasts a slice of 0.5 ms.
     let mut store = |prefix: &str| {
         let begin = Instant::now();
         let key = |number| format!("CACHE.SET {{t}}{prefix}{number} v PX 600000");
@@ -1066,7 +1068,7 @@ fn a_command_looks_for_entries_to_evict_for_a_slice_only() {
     set_budget(&mut Raw::connect(&server), "1gb");
     let without = store("second:");
     assert!(
-        with_search < 10 * without + Duration::from_millis(2500),
+        with_search < 2 * without + Duration::from_millis(2500),
         "{with_search:?} {without:?}"
     );
     assert!(counted(&server).0 as usize >= ENTRIES);

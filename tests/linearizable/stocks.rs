@@ -22,7 +22,7 @@ pub enum Op {
         order: Option<u32>,
         user: Option<u32>,
         px: Option<u64>,
-        /// Its number, which repetitions share: a due time is that of one reservation, and not of a later one of the same order.
+        /// The number of the request; its repetitions have the same number. `Due` ends only the reservation of this request.
         request: u64,
     },
     Confirm {

@@ -6,9 +6,10 @@
 //! The hand of SIEVE passes old entries once in a long time. That suits keys that stay popular. If other keys become popular, a hand
 //! that [returns early](super::Sieve::set_early_return) removes the former ones soon, about as LRU does.
 //!
-//! A miniature stores a key at each miss. It does not see expiry, deletions, the sizes of entries, or stores without a read.
+//! A miniature stores a key at each miss, also if the client stores no entry. It ignores expiry, deletions, the sizes of entries, and
+//! stores without a read.
 
-use super::EARLY_TENTHS;
+use super::is_return_due;
 
 /// The most entries of a miniature: a read looks at all of them.
 const MOST_ENTRIES: u64 = 512;
@@ -19,19 +20,19 @@ const LEAST_ENTRIES: u64 = MOST_ENTRIES / 4;
 /// At most one key in 2^3 = 8 is sampled: to simulate a read of a small cache takes longer than the read's other bookkeeping.
 const LEAST_SAMPLING_BITS: u32 = 3;
 
-/// The limit of the lead. After a change of the load, the hand follows the other miniature when this has had so many misses less.
+/// The limit of the lead. When the load changes, the other miniature decides after it has had this many fewer misses.
 const MOST_LEAD: i32 = 64;
 
 /// Two miniatures of a cache.
 #[derive(Debug)]
 pub struct Miniatures {
-    /// A key is sampled if so many bits of its hash are 0.
+    /// A key is sampled if this many low bits of its hash are 0.
     sampling_bits: u32,
     /// Its hand moves as that of SIEVE.
     plain: Miniature,
     /// Its hand returns early.
     early: Miniature,
-    /// The misses of `plain` less those of `early`, within [`MOST_LEAD`].
+    /// The misses of `plain` minus those of `early`, within [`MOST_LEAD`].
     lead: i32,
 }
 
@@ -58,6 +59,12 @@ pub(super) struct Miniature {
 }
 
 impl Miniatures {
+    /// Whether a key whose name has this hash can be sampled. [`Miniatures::read`] ignores the others.
+    #[inline]
+    pub fn may_sample(hash: u64) -> bool {
+        hash & ((1 << LEAST_SAMPLING_BITS) - 1) == 0
+    }
+
     /// A key was read whose name has this hash. `capacity`: how many entries the cache holds when it is full. Returns whether its hand
     /// is to return early.
     #[inline]
@@ -102,8 +109,8 @@ impl Miniature {
             self.evict();
         }
         self.arrivals += 1;
-        let is_early = self.arrivals * 10 > self.hashes.len() as u64 * EARLY_TENTHS;
-        if self.hand == self.hashes.len() || returns_early && is_early {
+        let is_due = is_return_due(self.arrivals, self.hashes.len() as u64);
+        if self.hand == self.hashes.len() || returns_early && is_due {
             self.put_hand_at_oldest();
         }
         self.hashes.push(hash);
@@ -135,13 +142,10 @@ impl Miniature {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use xxhash_rust::xxh3::xxh3_64;
 
-    /// A pseudorandom hash: SplitMix64.
     fn hash(number: u64) -> u64 {
-        let state = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let mixed = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ mixed >> 31
+        xxh3_64(&number.to_le_bytes())
     }
 
     fn sizes(miniatures: &Miniatures) -> [usize; 2] {

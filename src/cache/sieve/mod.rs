@@ -67,9 +67,12 @@ pub struct Sieve {
     returns_early: bool,
 }
 
-/// A hand that returns early does so when more entries were added since its last return than this many tenths of the queue. With 5
-/// the hit ratio of small caches is lower, with 10 that of large ones.
+/// A hand that returns early does so when more entries were added since its last return than this many tenths of the queue.
 const EARLY_TENTHS: u64 = 7;
+
+fn is_return_due(arrivals: u64, entries: u64) -> bool {
+    arrivals * 10 > entries * EARLY_TENTHS
+}
 
 impl Default for Sieve {
     fn default() -> Self {
@@ -112,7 +115,7 @@ impl Sieve {
         is_incoming: bool,
     ) -> Option<EntryPosition> {
         if !is_incoming {
-            self.return_hand();
+            self.move_hand_before_add();
         }
         let newest = self.queues.of(is_incoming).newest;
         let is_full = |batch: &Batch| batch.count == BATCH_NAMES;
@@ -141,9 +144,9 @@ impl Sieve {
         Some(EntryPosition::new(id, index))
     }
 
-    /// Returns the hand to the oldest entry if it is behind the newest one, where it would come to each new entry first, or if it is
-    /// to return early.
-    fn return_hand(&mut self) {
+    /// Counts the entry that is about to be added. Returns the hand to the oldest entry if it is behind the newest one, where it would
+    /// come to each new entry first, or if it is to return early.
+    fn move_hand_before_add(&mut self) {
         let (mut id, mut index) = self.queues.here.hand;
         while let Some(batch) = self.batch(id) {
             if batch.live & u64::MAX.checked_shl(index).unwrap_or(0) != 0 {
@@ -155,7 +158,7 @@ impl Sieve {
         let queue = &mut self.queues.here;
         queue.hand = (id, index);
         queue.arrivals += 1;
-        if id == NO_BATCH || returns_early && queue.arrivals * 10 > queue.entries * EARLY_TENTHS {
+        if id == NO_BATCH || returns_early && is_return_due(queue.arrivals, queue.entries) {
             queue.put_hand_at_oldest();
         }
     }

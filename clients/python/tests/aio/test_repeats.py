@@ -244,10 +244,10 @@ async def test_a_lock_that_ended_before_its_lost_release_is_lost(make, admin, pr
 
 
 async def fill(sluice, admin, seconds=0.6):
-    """Another call occupies the only connection of the client for some time. `None`: until an item is in its list."""
+    """Occupies the only connection of the client. `seconds`: for how long; `None`: until the test adds an item to `no list`."""
 
     async def wait():
-        await sluice.client.execute_command("BLPOP", "no list", 600)
+        await sluice.client.execute_command("BLPOP", "no list", 120)
 
     handle = start(wait)
     await eventually(lambda: admin.info("clients")["blocked_clients"] == 1)
